@@ -1,0 +1,93 @@
+"""`grpo`: group-relative policy optimisation on TRL's GRPOTrainer, with difficulty filtering."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from finery.schemas.base import Dtype, Model, ModelRef, refuse
+from finery.schemas.reference import DIFFICULTY, VERDICT, ArtifactKind
+from finery.schemas.rewards import Rewards, check_rewards
+from finery.schemas.training import DatasetRef, Lora, Sampling, TrainingStage
+
+
+class Difficulty(Model):
+    policy: Literal["none", "epoch_filter"] = "epoch_filter"
+    """`epoch_filter`: at the start of each pass over the prompts, those whose estimated pass rate is outside the band sit out."""
+    start: Annotated[str, DIFFICULTY] | None = None
+    """Pass rates to start from, for example `gate.difficulty`; without it every prompt starts unknown and is drawn."""
+    band: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=2, max_length=2)] = [0.05, 0.95]
+    """Prompts whose estimate lies in it teach. It is judged on the tracker's estimate, not on one group's rate."""
+    discount: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """What remains of the old evidence at each new visit, since the policy moves."""
+
+
+class GrpoStage(TrainingStage):
+    kind: Literal["grpo"]
+    """Trains a model by its own verified completions."""
+    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "math-verify")
+    model: ModelRef
+    """The policy to start from. An adapter is continued."""
+    data: DatasetRef
+    """Verifiable prompts."""
+    gate: Annotated[str, VERDICT] | None = None
+    """A gate that may skip this stage (`skip_rl`) or block it (`more_data`)."""
+    rewards: Rewards
+    """What is maximised: the weighted sum."""
+    sampling: Sampling = Sampling()
+    """How completions are drawn."""
+    lora: Lora | None = None
+    """Train a new adapter on a whole model; without it, all weights (or the adapter the policy already is)."""
+    dtype: Dtype = "float32"
+    """The type the weights are trained in."""
+    max_steps: Annotated[int, Field(ge=1)]
+    """Optimizer steps."""
+    per_device_train_batch_size: Annotated[int, Field(ge=1)] = 8
+    """Completions in a step, per process; a multiple of num_generations."""
+    num_generations: Annotated[int, Field(ge=1)] = 8
+    """Completions for each prompt: the group."""
+    learning_rate: Annotated[float, Field(gt=0)] = 1e-6
+    """Peak learning rate of AdamW."""
+    lr_scheduler_type: Literal["linear", "cosine", "cosine_with_min_lr", "constant", "constant_with_warmup"] = (
+        "constant_with_warmup"
+    )
+    """The schedule after the warm-up."""
+    beta: Annotated[float, Field(ge=0)] = 0.0
+    """Weight of the KL to the starting policy."""
+    epsilon: Annotated[float, Field(gt=0, lt=1)] = 0.2
+    """Lower clip of the probability ratio."""
+    epsilon_high: Annotated[float, Field(gt=0)] | None = None
+    """Upper clip; epsilon by default. DAPO's clip-higher is 0.28."""
+    num_iterations: Annotated[int, Field(ge=1)] = 1
+    """Updates on each batch of completions."""
+    loss_type: Literal["grpo", "bnpo", "dr_grpo", "dapo"] = "dapo"
+    """How token losses are normalised."""
+    importance_sampling_level: Literal["token", "sequence"] = "token"
+    """`sequence` is GSPO."""
+    scale_rewards: Literal["group", "batch", "none"] = "group"
+    """What the advantage is divided by."""
+    mask_truncated_completions: bool = False
+    """Leave completions that were cut out of the loss."""
+    difficulty: Difficulty = Difficulty()
+    """Which prompts are drawn."""
+
+    def outputs(self) -> dict[str, ArtifactKind]:
+        return {"model": "model", "difficulty": "difficulty", "samples": "file"}
+
+    @model_validator(mode="after")
+    def _check(self) -> GrpoStage:
+        check_rewards(self.rewards)
+        group, batch = self.num_generations, self.per_device_train_batch_size * self.gradient_accumulation_steps
+        if group < 2:
+            raise refuse("must be at least 2: an advantage compares completions of one prompt", field="num_generations")
+        if batch % group:
+            fits = [n for n in range(2, batch + 1) if batch % n == 0]
+            raise refuse(
+                "{group} does not divide the batch of {batch} completions; num_generations can be {fits}",
+                field="num_generations", group=group, batch=batch, fits=", ".join(map(str, fits)) or "nothing: enlarge the batch",
+            )  # fmt: skip
+        low, high = self.difficulty.band
+        if low >= high:
+            raise refuse("must rise", field="difficulty.band")
+        return self

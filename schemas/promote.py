@@ -1,0 +1,51 @@
+"""`promote`: a model earns its alias, under conditions on an exam."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from finery.schemas.base import Model, ModelRef, Stage, refuse
+from finery.schemas.reference import EVALUATION, ArtifactKind
+
+Metric = Annotated[str, Field(pattern=r"^[^\s]+\.[a-z][a-z0-9_-]*\.[a-z][a-z0-9_]*$")]
+
+
+class Condition(Model):
+    """Bounds on one number of the exam."""
+
+    min: float | None = None
+    """It must be at least this."""
+    max: float | None = None
+    """It must be at most this."""
+    max_drop: Annotated[float, Field(ge=0)] | None = None
+    """It may lie at most so far below the same number of the model `from`: the forgetting budget."""
+    from_: Annotated[str | None, Field(alias="from")] = None
+    """The model that max_drop compares with, one of the exam's."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Condition:
+        if self.min is None and self.max is None and self.max_drop is None:
+            raise refuse("asks for nothing; give min, max or max_drop")
+        if (self.max_drop is None) != (self.from_ is None):
+            raise refuse("max_drop and from go together: {max_drop: 0.02, from: base}", field="max_drop")
+        return self
+
+
+class PromoteStage(Stage):
+    kind: Literal["promote"]
+    """Decides whether a model is promoted; the engine applies the decision to the registry."""
+    model: ModelRef
+    """The model."""
+    evaluation: Annotated[str, EVALUATION]
+    """The exam its conditions are read from."""
+    alias: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")] = "champion"
+    """The alias it earns."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_. -]*$")] | None = None
+    """The registered model's name; the pipeline's by default."""
+    require: Annotated[dict[Metric, Condition], Field(min_length=1)]
+    """`model.suite.metric` to its bounds, for example `merged.domain.pass_at_1: {min: 0.7}`; a missing or non-finite number refuses."""
+
+    def outputs(self) -> dict[str, ArtifactKind]:
+        return {"decision": "decision"}

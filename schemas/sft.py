@@ -1,0 +1,53 @@
+"""`sft`: supervised fine-tuning on TRL's SFTTrainer, whole or LoRA, with replay against forgetting."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from finery.schemas.base import Dtype, FilePath, ModelRef
+from finery.schemas.reference import VERDICT, ArtifactKind
+from finery.schemas.training import DatasetRef, Lora, Replay, TrainingStage, check_length
+
+
+class SftStage(TrainingStage):
+    kind: Literal["sft"]
+    """Trains a model on prompts and completions, or on messages."""
+    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors")
+    model: ModelRef
+    """The model to train."""
+    data: DatasetRef
+    """Its training data."""
+    gate: Annotated[str, VERDICT] | None = None
+    """A gate whose `skip_rl` skips this stage."""
+    eval_data: DatasetRef | None = None
+    """Data whose loss is logged as `eval_loss` at the end and every eval_steps."""
+    eval_steps: Annotated[int, Field(ge=1)] | None = None
+    """Steps between evaluations; needs eval_data."""
+    replay: Replay | None = None
+    """General data shown beside it."""
+    lora: Lora | None = None
+    """Train an adapter; without it, all weights."""
+    dtype: Dtype = "float32"
+    """The type the weights are trained in."""
+    max_length: Annotated[int, Field(ge=2)] = 1024
+    """The longest row, in tokens; one whose answer would be cut away entirely is rejected by name."""
+    completion_only_loss: bool = True
+    """Learn the completion, not the prompt (rows of prompt and completion)."""
+    assistant_only_loss: bool = False
+    """Learn only what the assistant says (rows of messages); the chat template needs {% generation %} marks."""
+    chat_template: FilePath | None = None
+    """A Jinja file that replaces the model's chat template and is saved with it."""
+
+    def outputs(self) -> dict[str, ArtifactKind]:
+        return {"model": "model"}
+
+    @model_validator(mode="after")
+    def _check(self) -> SftStage:
+        from finery.schemas.base import refuse
+
+        check_length(self)
+        if self.eval_steps and not self.eval_data:
+            raise refuse("needs eval_data", field="eval_steps")
+        return self
