@@ -116,17 +116,17 @@ class Stage(Model):
     network: ClassVar[bool] = False
     """Whether the kind may ask for the network."""
 
-    after: list[Name] = []
+    after: Annotated[list[Name], EXECUTION] = []
     """Stages that must end first although no input of theirs is used."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     """The stage's seed; by default it is derived from the pipeline's seed and the stage's name."""
-    runtime: Annotated[Runtime, EXECUTION] | None = None
+    runtime: Annotated[Runtime | None, EXECUTION] = None
     """Where the stage runs: `process`, or `{process: {python: PATH}}` for an environment of its own."""
-    timeout: Annotated[Duration, EXECUTION] | None = None
+    timeout: Annotated[Duration | None, EXECUTION] = None
     """The longest an attempt may take, in seconds or as 30s, 10m, 2h30m; it is stopped then and counts as failed."""
     retries: Annotated[int, EXECUTION, Field(ge=0, le=100)] = 0
     """How often a failed attempt is repeated; each goes on from the last whole checkpoint."""
-    retry_delay: Annotated[Duration, EXECUTION] | None = None
+    retry_delay: Annotated[Duration | None, EXECUTION] = None
     """The wait before a repeat (1 s by default)."""
     resources: Resources = Resources()
     """What the stage needs of the host."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import ModelRef, Stage, refuse
+from finery.schemas.base import EXECUTION, ModelRef, Stage, refuse
 from finery.schemas.reference import ArtifactKind
 from finery.schemas.rewards import Rewards, check_rewards
 from finery.schemas.training import DatasetRef, Sampling
@@ -40,7 +40,7 @@ class GateStage(Stage):
     """Of the intervals the verdict is read from."""
     min_greedy: Annotated[float, Field(ge=0, le=1)] = 0.8
     """Below this greedy accuracy the reason carries a warning: a wide gap with weak greedy accuracy was followed by no gain."""
-    on_more_data: Literal["stop", "train", "skip"] = "stop"
+    on_more_data: Annotated[Literal["stop", "train", "skip"], EXECUTION] = "stop"
     """What `more_data` does to the gated stage: block it and what follows, run it all the same, or skip it."""
     batch_size: Annotated[int, Field(ge=1)] = 64
     """Completions drawn at once; it changes speed, and results only by rounding."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import Dtype, Model, ModelRef, refuse
+from finery.schemas.base import EXECUTION, Dtype, Model, ModelRef, refuse
 from finery.schemas.reference import DIFFICULTY, VERDICT, ArtifactKind
 from finery.schemas.rewards import Rewards, check_rewards
 from finery.schemas.training import DatasetRef, Lora, Sampling, TrainingStage
@@ -31,7 +31,7 @@ class GrpoStage(TrainingStage):
     """The policy to start from. An adapter is continued."""
     data: DatasetRef
     """Verifiable prompts."""
-    gate: Annotated[str, VERDICT] | None = None
+    gate: Annotated[Annotated[str, VERDICT] | None, EXECUTION] = None
     """A gate that may skip this stage (`skip_rl`) or block it (`more_data`)."""
     rewards: Rewards
     """What is maximised: the weighted sum."""

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import Dtype, FilePath, ModelRef
+from finery.schemas.base import EXECUTION, Dtype, FilePath, ModelRef
 from finery.schemas.reference import VERDICT, ArtifactKind
 from finery.schemas.training import DatasetRef, Lora, Replay, TrainingStage, check_length
 
@@ -19,7 +19,7 @@ class SftStage(TrainingStage):
     """The model to train."""
     data: DatasetRef
     """Its training data."""
-    gate: Annotated[str, VERDICT] | None = None
+    gate: Annotated[Annotated[str, VERDICT] | None, EXECUTION] = None
     """A gate whose `skip_rl` skips this stage."""
     eval_data: DatasetRef | None = None
     """Data whose loss is logged as `eval_loss` at the end and every eval_steps."""
