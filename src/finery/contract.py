@@ -10,6 +10,8 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,30 @@ class StageResult:
     summary: dict[str, Any] = field(default_factory=dict)
 
 
+class Interrupted(Exception):
+    """The stage was asked to stop and has kept what it needs to go on."""
+
+
+class StopSignal:
+    """Ctrl-C, as a stage sees it.
+
+    By itself a stage ends at once. One that can checkpoint works `with stop.deferred():`, looks at `requested`
+    now and then, and when it is true checkpoints and raises Interrupted.
+    """
+
+    def __init__(self) -> None:
+        self.requested = False
+        self.is_deferred = False
+
+    @contextmanager
+    def deferred(self) -> Iterator[StopSignal]:
+        self.is_deferred = True
+        try:
+            yield self
+        finally:
+            self.is_deferred = False
+
+
 @dataclass(frozen=True)
 class StageContext:
     """Where a stage works and how it reports.
@@ -42,6 +68,7 @@ class StageContext:
         threads: CPU threads it may use.
         input_refs: input field -> the reference as written in YAML (`models.0` -> `sft`).
         input_digests: input field -> the digest of what it names.
+        stop: whether the user asked it to stop.
         bases: digest of a model -> its folder, for every base that an input adapter sits on.
     """
 
@@ -55,6 +82,7 @@ class StageContext:
     input_refs: dict[str, str] = field(default_factory=dict)
     input_digests: dict[str, str] = field(default_factory=dict)
     bases: dict[str, Path] = field(default_factory=dict)
+    stop: StopSignal = field(default_factory=StopSignal)
 
     def output(self, name: str) -> Path:
         """The folder of output `name`, made if need be."""

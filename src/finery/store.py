@@ -1,0 +1,228 @@
+"""The store: the truth about what has been done.
+
+`<home>/store/<kind>/<key>/` holds `spec.json`, `outputs/<name>/`, `metrics.jsonl`, `log.txt` and, written last,
+`manifest.json`, whose presence means done. Work goes on in `<key>.partial/` under a lock per key and is renamed
+into place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from finery.errors import FineryError
+
+MANIFEST = "manifest.json"
+
+
+def canonical(value: Any) -> bytes:
+    """Canonical JSON: sorted keys, no blanks, UTF-8; equal values give equal bytes.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def digest_of(value: Any) -> str:
+    """sha256 of the canonical JSON, in hex."""
+    return hashlib.sha256(canonical(value)).hexdigest()
+
+
+def hash_file(path: Path) -> str:
+    """sha256 of a file's bytes, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def output_digest(files: dict[str, dict[str, Any]], name: str) -> str:
+    """The digest of one output: of its files' names, hashes and sizes."""
+    prefix = f"{name}/"
+    return digest_of(sorted([p[len(prefix) :], f["sha256"], f["size"]] for p, f in files.items() if p.startswith(prefix)))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write JSON whole or not at all: to a temporary name, synced, then renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with temporary.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1, ensure_ascii=False, allow_nan=False)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+@dataclass
+class Manifest:
+    """What a finished stage left; see design section 4.
+
+    `inputs` maps a field to `{ref, digest, kind, source}`; `outputs` a name to `{kind, digest, base?}`;
+    `files` a path below outputs/ to `{sha256, size}`; `bases` a digest to where that model lies.
+    """
+
+    stage: str
+    kind: str
+    key: str
+    spec: dict[str, Any]
+    inputs: dict[str, dict[str, Any]]
+    outputs: dict[str, dict[str, Any]]
+    files: dict[str, dict[str, Any]]
+    metrics: dict[str, float] = field(default_factory=dict)
+    summary: dict[str, Any] = field(default_factory=dict)
+    bases: dict[str, str] = field(default_factory=dict)
+    pipeline: str = ""
+    seed: int = 0
+    engine: str = ""
+    started: float = 0.0
+    seconds: float = 0.0
+    attempts: int = 1
+    adopted: list[dict[str, Any]] = field(default_factory=list)
+
+
+class Store:
+    """The local store below `home`, the project's `.finery` folder."""
+
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.root = home / "store"
+
+    def folder(self, kind: str, key: str) -> Path:
+        return self.root / kind / key
+
+    def partial(self, kind: str, key: str) -> Path:
+        return self.root / kind / f"{key}.partial"
+
+    def output(self, kind: str, key: str, name: str) -> Path:
+        return self.folder(kind, key) / "outputs" / name
+
+    def manifest(self, kind: str, key: str, *, verify: bool = False) -> Manifest | None:
+        """The manifest, if the stage is done and its files are there: sizes always, hashes with `verify`."""
+        path = self.folder(kind, key) / MANIFEST
+        try:
+            found = Manifest(**json.loads(path.read_text(encoding="utf-8")))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            return None
+        return None if self.damage(found, verify=verify) else found
+
+    def damage(self, manifest: Manifest, *, verify: bool = False) -> list[str]:
+        """What is wrong with a finished stage's files: missing, of another size or, with `verify`, of another hash."""
+        outputs = self.folder(manifest.kind, manifest.key) / "outputs"
+        wrong = []
+        for name, expected in manifest.files.items():
+            path = outputs / name
+            if not path.is_file():
+                wrong.append(f"{name} is missing")
+            elif path.stat().st_size != expected["size"]:
+                wrong.append(f"{name} has {path.stat().st_size} bytes instead of {expected['size']}")
+            elif verify and hash_file(path) != expected["sha256"]:
+                wrong.append(f"{name} has other bytes than when it was made")
+        return wrong
+
+    @contextmanager
+    def lock(self, kind: str, key: str, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Hold the key's lock, which the kernel frees on death; `waiting` is called once if another has it."""
+        folder = self.home / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{kind}-{key}").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waiting()
+                fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+    def open_partial(self, kind: str, key: str, spec: dict[str, Any]) -> Path:
+        """The working folder of a key: what an earlier attempt kept in checkpoints/ stays, its outputs do not."""
+        folder = self.partial(kind, key)
+        try:
+            (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder / "outputs", ignore_errors=True)
+            (folder / "outputs").mkdir()
+            write_json(folder / "spec.json", spec)
+        except OSError as error:
+            raise FineryError(f"the store {self.root} cannot be written: {error.strerror}; free space or set FINERY_HOME to another place") from error
+        return folder
+
+    def scan(self, partial: Path) -> dict[str, dict[str, Any]]:
+        """Hash and size of every file below a working folder's outputs/.
+
+        Raises:
+            FineryError: an output holds a link, which would lead out of the store.
+        """
+        outputs, files = partial / "outputs", {}
+        for path in sorted(outputs.rglob("*")):
+            name = path.relative_to(outputs).as_posix()
+            if path.is_symlink():
+                raise FineryError(f"the output {name} is a link; an output holds files and folders only")
+            if path.is_file():
+                files[name] = {"sha256": hash_file(path), "size": path.stat().st_size}
+        return files
+
+    def publish(self, manifest: Manifest) -> str | None:
+        """Move a finished working folder into place; its manifest is written last.
+
+        Returns:
+            What became of an older result under the same key: None if there was none, "same" if its outputs were
+            equal (it stays), "different" if they were not (it is replaced).
+        """
+        partial, final = self.partial(manifest.kind, manifest.key), self.folder(manifest.kind, manifest.key)
+        earlier = self._read(final)
+        if earlier and earlier.files == manifest.files and not self.damage(earlier):
+            shutil.rmtree(partial)
+            return "same"
+        shutil.rmtree(partial / "checkpoints", ignore_errors=True)
+        write_json(partial / MANIFEST, asdict(manifest))
+        if final.exists():
+            aside = final.with_name(f"{manifest.key}.old-{time.time_ns()}")
+            os.rename(final, aside)
+            os.rename(partial, final)
+            shutil.rmtree(aside)
+            return "different" if earlier else None
+        os.rename(partial, final)
+        _sync_folder(final.parent)
+        return None
+
+    def adopt(self, manifest: Manifest, key: str, spec: dict[str, Any], inputs: dict[str, dict[str, Any]]) -> Manifest:
+        """Accept a finished result under a new key; the lineage records from which one."""
+        source, final = self.folder(manifest.kind, manifest.key), self.folder(manifest.kind, key)
+        partial = self.partial(manifest.kind, key)
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(source, partial)
+        (partial / MANIFEST).unlink()
+        note = {"from": manifest.key, "spec": manifest.spec, "time": time.time()}
+        fields = asdict(manifest) | {"key": key, "spec": spec, "inputs": inputs, "adopted": [*manifest.adopted, note]}
+        write_json(partial / "spec.json", spec)
+        write_json(partial / MANIFEST, fields)
+        os.rename(partial, final)
+        return Manifest(**fields)
+
+    def manifests(self) -> Iterator[Manifest]:
+        """Every finished stage."""
+        for path in sorted(self.root.glob(f"*/*/{MANIFEST}")):
+            if not path.parent.name.endswith(".partial") and (found := self._read(path.parent)):
+                yield found
+
+    def _read(self, folder: Path) -> Manifest | None:
+        try:
+            return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
+        except (FileNotFoundError, ValueError, TypeError):
+            return None
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
