@@ -1,0 +1,1 @@
+"""Reading, cleaning and splitting rows; no torch."""
