@@ -1,0 +1,1 @@
+"""pass@k, intervals, verdicts, difficulty and advantages: pure functions on numpy arrays, no torch."""
