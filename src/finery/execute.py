@@ -386,7 +386,10 @@ class Follower:
         if size == self._offset:
             return
         with self.path.open("rb") as file:
-            file.seek(self._offset)
+            file.seek(max(0, self._offset - 1))
+            if self._offset and file.read(1) != b"\n":
+                self._offset = 0  # cut back and grown past us meanwhile; what was seen is not taken again
+                file.seek(0)
             for line in file:
                 if not line.endswith(b"\n"):
                     break

@@ -1,0 +1,318 @@
+"""`finery run`: resolve, plan, execute under Prefect, promote, report."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from finery import runs
+from finery.errors import FineryError, InputError
+from finery.execute import AttemptFailed, Event, Execution, Outcome, exit_code, read_decision
+from finery.load import Loaded, load
+from finery.plan import Planner, StagePlan
+from finery.progress import display, stage_table
+from finery.receipts import Applied, already_applied
+from finery.schemas.reference import HubRef, RegistryRef, parse_reference, uses
+from finery.slots import check
+from finery.spool import NullSpool, Spool
+from finery.store import Store, write_json
+
+SETTLED = ("cached", "skip", "blocked")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line says.
+
+    Attributes:
+        from_stage: rerun this stage and what follows.
+        only: run this stage alone; its inputs must be in the store.
+        verify: check hashes of what the store has, not only sizes.
+        plain: without Prefect and MLflow.
+        show: False keeps the terminal still (`--json`).
+    """
+
+    overrides: tuple[str, ...] = ()
+    from_stage: str | None = None
+    only: str | None = None
+    verify: bool = False
+    plain: bool = False
+    show: bool = True
+
+
+def run(path: Path, options: Options) -> dict[str, Any]:
+    """Run a pipeline and return its summary.
+
+    Raises:
+        InputError: what the user wrote or asked for cannot be used.
+    """
+    started = time.time()
+    loaded = load(path, options.overrides)
+    home = runs.home_of(loaded.project)
+    for name, stage in loaded.pipeline.stages.items():
+        check(name, stage.resources.cpus, stage.resources.gpus)
+    store = Store(home)
+    _resolve(loaded, home)
+    planner = Planner(loaded, store, rerun=_rerun(loaded, options.from_stage), verify=options.verify)
+    plans = planner.all()
+    if options.only:
+        loaded = planner.loaded = _only(loaded, options.only, plans)
+    _explain_unresolved(plans, loaded)
+    settled = all(plans[name].state in SETTLED for name in loaded.order)
+    run_id, run_dir = runs.new_run(home, loaded)
+    spool = NullSpool() if settled or options.plain else Spool(run_dir)
+    journal = _Journal(run_dir)
+    screen = display({name: planner.config(name).kind for name in loaded.order}) if options.show else None  # type: ignore[attr-defined]
+
+    def listen(event: Event) -> None:
+        journal(event, execution)
+        if screen:
+            screen(event)
+
+    execution = Execution(loaded, planner, run_id, run_dir, spool, listen=listen)
+    if screen:
+        with screen:
+            outcomes = _execute(execution, plain=settled or options.plain, home=home)
+    else:
+        outcomes = _execute(execution, plain=settled or options.plain, home=home)
+    planner.cache.save()
+    promotions = _promote(execution, outcomes, home)
+    result = runs.summary(loaded, run_id, outcomes, time.time() - started, promotions)
+    write_json(run_dir / "summary.json", result)
+    from finery.report import write_report
+
+    result["report"] = str(write_report(run_dir, loaded, execution.store))
+    _finish_tracking(execution, result, home, plain=settled or options.plain)
+    return result
+
+
+def _rerun(loaded: Loaded, start: str | None) -> set[str]:
+    """`start` and all that follows from it."""
+    if start is None:
+        return set()
+    _known(loaded, start, "--from")
+    found = {start}
+    for name in loaded.order:
+        if found & set(loaded.edges[name]):
+            found.add(name)
+    return found
+
+
+def _known(loaded: Loaded, stage: str, option: str) -> None:
+    if stage not in loaded.edges:
+        import difflib
+
+        close = difflib.get_close_matches(stage, loaded.order, 1)
+        raise InputError(f"{option} {stage}: no such stage" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(loaded.order)}"))
+
+
+def _only(loaded: Loaded, stage: str, plans: dict[str, StagePlan]) -> Loaded:
+    """The part of the line that one stage needs, all of which but itself must be done."""
+    _known(loaded, stage, "--only")
+    needed, ahead = {stage}, [stage]
+    while ahead:
+        for need in loaded.edges[ahead.pop()]:
+            if need not in needed:
+                needed.add(need)
+                ahead.append(need)
+    missing = [name for name in loaded.order if name in needed - {stage} and plans[name].done is None]
+    if missing:
+        raise InputError(f"--only {stage} needs {', '.join(missing)}, which the store does not have; run without --only first")
+    order = [name for name in loaded.order if name in needed]
+    return replace(loaded, order=order, edges={name: loaded.edges[name] for name in order})
+
+
+def _resolve(loaded: Loaded, home: Path) -> None:
+    from finery.resolve import Lock, resolve
+
+    outside = [
+        parse_reference(use.text)
+        for stage in loaded.pipeline.stages.values()
+        for use in uses(stage)
+        if not use.ref.local_only
+    ]
+    if not any(isinstance(reference, HubRef | RegistryRef) for reference in outside):
+        return
+
+    def alias(name: str, alias: str) -> dict[str, Any]:
+        from finery.registry import resolve_alias
+
+        version, digest, source = resolve_alias(tracking_uri(loaded, home), name, alias)
+        return {"version": str(version), "digest": digest, "source": str(source)}
+
+    resolve(loaded.pipeline, Lock.read(loaded.path), alias=alias)
+
+
+def _explain_unresolved(plans: dict[str, StagePlan], loaded: Loaded) -> None:
+    for name in loaded.order:
+        if plans[name].state == "unresolved":
+            raise InputError(f"stages.{name}: {'; '.join(plans[name].why)}")
+
+
+def tracking_uri(loaded: Loaded, home: Path) -> str:
+    """MLflow's tracking URI: the pipeline's, MLFLOW_TRACKING_URI's, else the project's own SQLite file."""
+    return loaded.pipeline.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}"
+
+
+class _Journal:
+    """Remembers, in the run's folder, where each stage's log lies as soon as it begins."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / "stages.json"
+        self._lock = threading.Lock()
+        self._known: dict[str, list[str]] = {}
+
+    def __call__(self, event: Event, execution: Execution) -> None:
+        if event.type != "state":
+            return
+        outcome = execution.outcome(event.stage)
+        if log := event.data.get("log"):
+            folder = Path(log).parent
+            entry = [folder.parent.name, folder.name.removesuffix(".partial")]
+        elif outcome and outcome.key:
+            entry = [outcome.kind, outcome.key]
+        else:
+            return
+        with self._lock:
+            if self._known.get(event.stage) != entry:
+                self._known[event.stage] = entry
+                write_json(self._path, self._known)
+
+
+def run_plain(execution: Execution) -> dict[str, Outcome]:
+    """Run every stage without Prefect: branches side by side, retries, Ctrl-C."""
+    threads: dict[str, threading.Thread] = {}
+
+    def work(stage: str) -> None:
+        for need in execution.edges[stage]:
+            threads[need].join()
+        for attempt in range(1, execution.retries(stage) + 2):
+            try:
+                execution.attempt(stage, attempt)
+                return
+            except AttemptFailed:
+                time.sleep(execution.retry_delay(stage))
+
+    for stage in execution.order:
+        threads[stage] = threading.Thread(target=work, args=(stage,), name=stage, daemon=True)
+    for thread in threads.values():
+        thread.start()
+    _join_interruptibly(execution, list(threads.values()))
+    return execution.outcomes
+
+
+def _join_interruptibly(execution: Execution, threads: Sequence[threading.Thread]) -> None:
+    pressed = 0
+    while any(thread.is_alive() for thread in threads):
+        try:
+            for thread in threads:
+                thread.join(timeout=0.2)
+        except KeyboardInterrupt:
+            pressed += 1
+            execution.interrupt(force=pressed > 1)
+            _tell_interrupted(pressed)
+
+
+def _tell_interrupted(pressed: int) -> None:
+    print("stopping; running stages checkpoint first, press Ctrl-C again to kill them" if pressed == 1 else "killing", file=sys.stderr)
+
+
+def _execute(execution: Execution, *, plain: bool, home: Path) -> dict[str, Outcome]:
+    signal.signal(signal.SIGTERM, _as_interrupt)
+    if plain:
+        return run_plain(execution)
+    forerunner = Forerunner(execution)
+    forerunner.start()
+    from finery.flow import run_flow
+    from finery.servers import PrefectServer
+
+    with PrefectServer(home) as server:
+        return run_flow(execution, server)
+
+
+def _as_interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+class Forerunner(threading.Thread):
+    """Starts stages that are ready while the Prefect server is still coming up; the flow then joins them."""
+
+    def __init__(self, execution: Execution) -> None:
+        super().__init__(name="forerunner", daemon=True)
+        self._execution = execution
+
+    def run(self) -> None:
+        while len(self._execution.outcomes) < len(self._execution.order) and not self._execution.interrupted:
+            for stage in self._execution.ready():
+                threading.Thread(target=self._attempt, args=(stage,), name=stage, daemon=True).start()
+            time.sleep(0.05)
+
+    def _attempt(self, stage: str) -> None:
+        try:
+            self._execution.attempt(stage, 1)
+        except AttemptFailed:
+            return  # the flow is told the same and makes the next attempt
+
+
+def _promote(execution: Execution, outcomes: dict[str, Outcome], home: Path) -> list[dict[str, Any]]:
+    """Apply every decision to promote to the registry, idempotently; a decision applied before opens nothing."""
+    applied = []
+    for stage, outcome in outcomes.items():
+        if outcome.kind != "promote" or outcome.state not in ("Completed", "Cached") or outcome.done is None:
+            continue
+        decision = read_decision(outcome.done)
+        decision["name"] = decision["name"] or execution.name
+        uri = tracking_uri(execution.loaded, home)
+        before = already_applied(decision, uri, home)
+        result = before or _apply(execution, stage, outcome, decision, uri, home)
+        applied.append({"stage": stage, "name": result.name, "version": result.version, "alias": result.alias, "moved": result.moved, "reused": result.reused})
+    return applied
+
+
+def _apply(execution: Execution, stage: str, outcome: Outcome, decision: dict[str, Any], uri: str, home: Path) -> Applied:
+    from finery.registry import apply_decision
+
+    assert outcome.done and outcome.done.manifest
+    source = outcome.done.manifest.inputs["model"]["source"]
+    folder = outcome.done.outputs["decision"].path / "model"  # an adapter ships merged
+    if not folder.is_dir():
+        folder = Path(execution.planner._locate(source)) if source.count("/") == 2 else execution.planner.folder / source
+    info = {"run_id": execution.run_id, "stage": stage, "key": outcome.key, "pipeline": execution.name}
+    return apply_decision(decision, folder, uri=uri, home=home, run_info=info)
+
+
+def _finish_tracking(execution: Execution, result: dict[str, Any], home: Path, *, plain: bool) -> None:
+    raise NotImplementedError
+
+
+def main(path: Path, options: Options, *, as_json: bool) -> int:
+    """Run and print; the exit code of the command."""
+    result = run(path, options)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False, indent=1))
+    else:
+        print(final_words(result))
+    return int(result["exit_code"])
+
+
+def final_words(result: dict[str, Any]) -> str:
+    """What is printed at the end of a run."""
+    lines = ["", stage_table(result), ""]
+    for stage in result["stages"].values():
+        lines += stage["summary"].get("lines", [])
+    for promotion in result["promotions"]:
+        lines.append(f"promoted: {promotion['name']} version {promotion['version']} is @{promotion['alias']}" + ("" if promotion["moved"] else " (as before)"))
+    lines.append(f"report: {result['report']}")
+    return "\n".join(lines)
+
+
+__all__ = ["FineryError", "Options", "exit_code", "main", "run"]
+_Listener = Callable[[Event], None]
