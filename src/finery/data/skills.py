@@ -1,9 +1,9 @@
 """Seven small general skills on numbers, each `name:question=` to the bare answer.
 
-    add:47+8=  55      0..99 plus 0..19          rev:31524=  42513   3 to 6 digits, reversed
-    sub:47-8=  39      0..99 less 0..19, >= 0    srt:31524=  12345   3 to 6 digits, sorted
-    cmp:12,34= <       0..99 both; <, > or =     cpy:31524=  31524   3 to 6 digits, copied
-    max:12,34= 34      0..99 both; the larger
+add:47+8=  55      0..99 plus 0..19          rev:31524=  42513   3 to 6 digits, reversed
+sub:47-8=  39      0..99 less 0..19, >= 0    srt:31524=  12345   3 to 6 digits, sorted
+cmp:12,34= <       0..99 both; <, > or =     cpy:31524=  31524   3 to 6 digits, copied
+max:12,34= 34      0..99 both; the larger
 """
 
 from __future__ import annotations

@@ -1,0 +1,81 @@
+"""The `reasoning_gym` reward: the score of reasoning-gym's own verifier, with the entry that the row keeps in `meta`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from finery.errors import StageError
+from finery.rewards import worker
+from finery.rewards.extract import after_hash, boxed, tag
+from finery.rewards.rewardset import text_of
+
+KEY = "reasoning_gym"
+"""The key of `meta` that holds {"task": name, "entry": {question, answer, metadata}}."""
+
+
+class GymFunction:
+    """The verifier's score in [0, 1] for each completion."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def __call__(
+        self, completions: list[Any], meta: list[Any], truncated: list[bool] | None = None, **_: Any
+    ) -> list[float | None]:
+        cut = truncated or [False] * len(completions)
+        return [
+            self.score(text_of(completion), row, short)
+            for completion, row, short in zip(completions, meta, cut, strict=True)
+        ]
+
+    def score(self, text: str, meta: Any, truncated: bool = False) -> float:
+        """The score of one completion: 0 when it is truncated, has no answer, or breaks or hangs the verifier.
+
+        Raises:
+            StageError: the row was not made by reasoning-gym, or its verifier breaks on the row's own answer.
+        """
+        task, entry = _task(meta)
+        found = None if truncated else self.find(text)
+        if found is None:
+            return 0.0
+        try:
+            return float(worker.SHARED.ask("gym", task=task, entry=entry, answer=found))
+        except worker.TooLong:
+            return 0.0
+        except worker.VerifierError as error:
+            _check_own_answer(task, json.dumps(entry), str(error))
+            return 0.0
+
+    def find(self, text: str) -> str | None:
+        """The answer in a completion."""
+        if self.how == "auto":
+            for mark, look in (("<answer>", tag), ("####", after_hash), ("\\boxed", boxed)):
+                if mark in text:
+                    return look(text)
+            return text.strip() or None
+        whole = text.strip() or None
+        return whole if self.how == "whole" else {"hash": after_hash, "boxed": boxed, "tag": tag}[self.how](text)
+
+
+def _task(meta: Any) -> tuple[str, dict[str, Any]]:
+    meta = json.loads(meta) if isinstance(meta, str) else meta
+    kept = meta.get(KEY) if isinstance(meta, Mapping) else None
+    if not isinstance(kept, Mapping) or "task" not in kept or "entry" not in kept:
+        raise StageError(
+            "the reward reasoning_gym needs rows made by a data source of kind reasoning_gym: their meta holds the "
+            f"task and its entry under {KEY}; this row's meta has {sorted(meta) if isinstance(meta, Mapping) else meta}"
+        )
+    return kept["task"], dict(kept["entry"])
+
+
+@lru_cache(maxsize=4096)
+def _check_own_answer(task: str, entry: str, error: str) -> None:
+    """A verifier that breaks on the row's own answer is at fault itself, not the completion."""
+    kept = json.loads(entry)
+    try:
+        worker.SHARED.ask("gym", task=task, entry=kept, answer=str(kept["answer"]))
+    except worker.VerifierError:
+        raise StageError(f"reasoning-gym's verifier of {task} breaks on the row's own answer: {error}") from None

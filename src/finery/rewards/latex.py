@@ -1,0 +1,61 @@
+"""LaTeX answers, compared by math-verify in the worker process, behind guards against oversized expressions."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from finery.rewards import worker
+
+LONGEST = 2000
+DEEPEST = 15
+"""Brackets within brackets: math-verify's parser takes exponential time in them (19 take seconds)."""
+
+_TOWER = re.compile(r"(?:\^|\*\*)[^+\-=,]{0,40}?(?:\^|\*\*)[^+\-=,]{0,40}?(?:\^|\*\*)")
+_HUGE = re.compile(r"(?:\^|\*\*)\s*\{?\(?\s*\d{5,}|\d{5,}\s*!|!\s*!")
+_COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_WORD = re.compile(r"[A-Za-z]{3,}")
+_FUNCTIONS = frozenset(
+    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log exp sqrt mod max min gcd lcm pmatrix bmatrix "
+    "vmatrix matrix cases array inf det and".split()
+)
+
+
+def equal(gold: str, answer: str) -> bool | None:
+    """Whether two LaTeX answers are equal; None when the gold one is not mathematics or has no value (1/0).
+
+    An answer that is oversized, cannot be read or takes longer than the deadline is not equal.
+    """
+    if not readable(gold):
+        return None
+    if not _within_guards(answer):
+        return False
+    try:
+        return bool(worker.SHARED.ask("math", gold=gold, answer=answer))
+    except (worker.VerifierError, worker.TooLong):
+        return False
+
+
+@lru_cache(maxsize=65536)
+def readable(gold: str) -> bool:
+    """Whether math-verify can be asked about this gold answer; prose, which it would read as a product of letters, no."""
+    words = _WORD.findall(_COMMAND.sub(" ", gold))
+    if not gold.strip() or not _within_guards(gold) or any(word.lower() not in _FUNCTIONS for word in words):
+        return False
+    try:
+        return bool(worker.SHARED.ask("math_gold", gold=gold))
+    except (worker.VerifierError, worker.TooLong):
+        return False
+
+
+def _within_guards(text: str) -> bool:
+    if len(text) > LONGEST or _TOWER.search(text) or _HUGE.search(text):
+        return False
+    depth = deepest = 0
+    for character in text:
+        if character in "([{":
+            depth += 1
+            deepest = max(deepest, depth)
+        elif character in ")]}":
+            depth -= 1
+    return deepest <= DEEPEST
