@@ -187,8 +187,8 @@ class Planner:
         gate = getattr(config, "gate", None)
         if gate is None:
             return None
-        name = gate.split(".")[0]
-        verdict = read_verdict(done[name].outputs["verdict"].path)
+        name, _, output = gate.partition(".")
+        verdict = read_verdict(done[name].outputs[output or done[name].default or ""].path)
         policy = getattr(self.config(name), "on_more_data", "stop")
         if verdict["verdict"] == "skip_rl":
             return "skip", f"{name} says skip_rl: {verdict['reason']}"
