@@ -1,0 +1,176 @@
+"""Loading a model folder: full weights or an adapter on its base, with the tokenizer that tokenizer.json says.
+
+The other half is `finery.training.publish`; its `publish_model` and the checks of `finery.training.folders` are
+importable from here. Nothing here touches torch's threads or its random state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from finery.errors import InputError
+from finery.training.folders import (
+    CONFIG,
+    TOKENIZER,
+    adapter_base,
+    check_folder,
+    is_adapter,
+    read_json,
+    read_model_info,
+)
+from finery.training.publish import publish_model
+
+__all__ = [
+    "adapter_base",
+    "check_folder",
+    "is_adapter",
+    "load_model",
+    "load_tokenizer",
+    "merge_adapter",
+    "publish_model",
+    "read_model_info",
+]
+
+NO_BASES: Mapping[str, Path] = {}
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The folder's tokenizer, as its tokenizer.json says.
+
+    AutoTokenizer is not asked when there is a tokenizer.json: for some model types (qwen2) it builds a class of its own
+    around the vocabulary and drops the file's pre-tokenizer (case T7).
+
+    Raises:
+        InputError: there is no tokenizer, or it cannot be read.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+    check_folder(folder)
+    loader = PreTrainedTokenizerFast if (folder / TOKENIZER).is_file() else AutoTokenizer
+    try:
+        return loader.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{folder}: its tokenizer cannot be loaded ({_line(error)})") from error
+
+
+def load_model(
+    folder: Path,
+    *,
+    dtype: str | None = None,
+    bases: Mapping[str, Path] = NO_BASES,
+    trainable: bool = False,
+) -> Any:
+    """The causal LM in `folder`: full weights, or a PeftModel whose adapter is named `default`.
+
+    Args:
+        folder: a published model, or a user's own folder in the layout of transformers.
+        dtype: the weights' type ("float32", "bfloat16", "float16"); that of the folder by default. For an adapter it is
+            the base's; peft keeps adapter weights in float32.
+        bases: digest of a model -> its folder (`context.bases`), where an adapter's base is looked up.
+        trainable: train mode with gradients, for an adapter on its weights alone; else eval mode, frozen.
+
+    Raises:
+        InputError: the folder is refused (`check_folder`), misses weights, or is an adapter whose base is not at hand.
+    """
+    check_folder(folder)
+    if is_adapter(folder):
+        model = _load_adapter(folder, dtype, bases, trainable)
+    else:
+        model = _load_full(folder, dtype)
+    model.train(trainable)
+    return model if trainable else model.requires_grad_(False)
+
+
+def merge_adapter(folder: Path, *, dtype: str | None = None, bases: Mapping[str, Path] = NO_BASES) -> Any:
+    """The full model that an adapter amounts to: W + scale * B A, summed in float32 and rounded once.
+
+    Args:
+        folder: an adapter; a full model is loaded as it is.
+        dtype: the result's type; the base's own by default.
+        bases: as in `load_model`.
+
+    Raises:
+        InputError: as `load_model`.
+    """
+    import torch
+
+    if not is_adapter(folder):
+        return load_model(folder, dtype=dtype, bases=bases)
+    target = dtype or read_model_info(base_folder(folder, bases))["dtype"] or "float32"
+    # peft's own ValueError for a kind of adapter that cannot be merged would name no folder
+    model = load_model(folder, dtype="float32", bases=bases)
+    try:
+        merged = model.merge_and_unload(safe_merge=True)
+    except (ValueError, NotImplementedError, AttributeError) as error:
+        raise InputError(f"{folder}: this adapter cannot be merged into its base ({_line(error)})") from error
+    return merged.to(getattr(torch, target)).eval()
+
+
+def base_folder(folder: Path, bases: Mapping[str, Path]) -> Path:
+    """The folder of the base that the adapter in `folder` sits on.
+
+    Raises:
+        InputError: the adapter does not say, or the base is not among `bases`, or is an adapter itself.
+    """
+    base = read_model_info(folder).get("base")
+    if not base:
+        raise InputError(
+            f"{folder}: is an adapter that does not say which model it sits on; bring it in with a stage of kind "
+            "import that names base"
+        )
+    where = bases.get(base["digest"])
+    if where is None:
+        raise InputError(
+            f"{folder}: its base {base.get('ref') or 'model'} ({base['digest'][:12]}) is not at hand; an adapter is "
+            "loaded on the very model it was trained on"
+        )
+    if is_adapter(where):
+        raise InputError(f"{folder}: its base {where} is an adapter itself; an adapter sits on a full model")
+    return where
+
+
+def _load_full(folder: Path, dtype: str | None) -> Any:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    try:
+        model, loading = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype or "auto", use_safetensors=True, local_files_only=True, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise InputError(f"{folder}: cannot be loaded as a causal language model ({_line(error)})") from error
+    # transformers fills a missing weight at random with a warning; such a model is not the one that was named
+    if missing := sorted({*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])}):
+        raise InputError(
+            f"{folder}: {len(missing)} weights that {type(model).__name__} needs are missing or of another shape: "
+            f"{', '.join(missing[:5])}"
+        )
+    return model
+
+
+def _load_adapter(folder: Path, dtype: str | None, bases: Mapping[str, Path], trainable: bool) -> Any:
+    where = base_folder(folder, bases)
+    check_folder(where)
+    base = _load_full(where, dtype)
+    from peft import PeftModel
+
+    try:
+        return PeftModel.from_pretrained(
+            base, str(folder), adapter_name="default", is_trainable=trainable, local_files_only=True
+        )
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise InputError(f"{folder}: cannot be put on its base {where} ({_line(error)})") from error
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    """config.json of a model folder."""
+    return read_json(folder / CONFIG)
+
+
+def _line(error: Exception) -> str:
+    """An error's first line, short enough for one message."""
+    text = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__
