@@ -1,0 +1,1 @@
+"""The YAML language: parse with positions, validate, explain every mistake at once."""
