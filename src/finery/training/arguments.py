@@ -1,0 +1,91 @@
+"""The Trainer's arguments from a stage's config: every field passed, nothing left to a default that TRL may change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from finery.contract import StageContext
+from finery.errors import InputError
+from finery.schemas.training import Lora, TrainingStage
+
+
+def trainer_arguments(config: TrainingStage, context: StageContext, *, max_steps: int) -> dict[str, Any]:
+    """Keyword arguments that SFTConfig and GRPOConfig share.
+
+    Raises:
+        InputError: the stage asks for GPUs that are not there, or for more than one.
+    """
+    cpu = on_cpu(config)
+    cosine_floor = {"min_lr_rate": config.min_lr_rate} if config.lr_scheduler_type == "cosine_with_min_lr" else None
+    return {
+        "output_dir": str(context.checkpoint_dir),
+        "max_steps": max_steps,
+        "per_device_train_batch_size": config.per_device_train_batch_size,
+        "gradient_accumulation_steps": config.gradient_accumulation_steps,
+        "learning_rate": config.learning_rate,
+        "lr_scheduler_type": config.lr_scheduler_type,
+        "lr_scheduler_kwargs": cosine_floor,
+        "warmup_steps": config.warmup_steps,
+        "optim": "adamw_torch_fused",
+        "weight_decay": config.weight_decay,
+        "adam_beta1": config.adam_beta1,
+        "adam_beta2": config.adam_beta2,
+        "adam_epsilon": 1e-8,
+        "max_grad_norm": config.max_grad_norm,
+        "save_strategy": "steps",
+        "save_steps": config.save_steps,
+        "save_total_limit": None,
+        "logging_strategy": "steps",
+        "logging_steps": config.logging_steps,
+        "logging_first_step": False,
+        # the Trainer's filter would show a NaN as the mean of earlier losses
+        "logging_nan_inf_filter": False,
+        "gradient_checkpointing": config.gradient_checkpointing,
+        "seed": trainer_seed(context.seed),
+        "use_cpu": cpu,
+        "bf16": False,
+        "fp16": False,
+        "dataloader_num_workers": 0,
+        "dataloader_pin_memory": not cpu,
+        "remove_unused_columns": False,
+        "report_to": [],
+        "disable_tqdm": True,
+        "push_to_hub": False,
+    }
+
+
+def on_cpu(config: TrainingStage) -> bool:
+    """Whether the stage trains on the CPU: it does unless it is given a GPU.
+
+    Raises:
+        InputError: the GPUs asked for are not there, or are several.
+    """
+    gpus = config.resources.gpus
+    if gpus > 1:
+        raise InputError("resources.gpus: a stage trains on one GPU; give gpus: 1")
+    if gpus and not torch.cuda.is_available():
+        raise InputError("resources.gpus: 1 is asked for and torch sees none here; give gpus: 0 to train on the CPU")
+    return not gpus
+
+
+def trainer_seed(seed: int) -> int:
+    """The stage's seed folded into the 32 bits that numpy takes."""
+    return (seed ^ (seed >> 32)) & 0xFFFFFFFF
+
+
+def lora_config(lora: Lora) -> Any:
+    """peft's LoraConfig; peft is imported here and nowhere else."""
+    from peft import LoraConfig
+
+    return LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.lora_alpha,
+        lora_dropout=lora.lora_dropout,
+        target_modules=lora.target_modules,
+        use_rslora=lora.use_rslora,
+        use_dora=lora.use_dora,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )

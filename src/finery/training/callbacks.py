@@ -1,0 +1,164 @@
+"""What a Trainer tells the engine, and the two things both trainers share: whole checkpoints and finite losses."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import PrinterCallback, TrainerCallback
+
+from finery.contract import Interrupted, StageContext
+from finery.errors import StageError
+from finery.training.checkpoints import Checkpoint, Checkpoints
+
+if TYPE_CHECKING:
+    from transformers import TrainerControl, TrainerState, TrainingArguments
+
+_SPEED = ("train_", "total_flos", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second")
+"""The Trainer's closing line of speeds: the engine takes its own times."""
+
+
+class Report(TrainerCallback):
+    """Passes steps and metrics on to the stage's context, under the names TRL gives them.
+
+    Attributes:
+        last: the last value of each metric.
+    """
+
+    def __init__(self, context: StageContext) -> None:
+        self._context = context
+        self.last: dict[str, float] = {}
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
+    ) -> TrainerControl:
+        self._context.progress(state.global_step, state.max_steps)
+        if self._context.stop.requested:
+            control.should_save = control.should_training_stop = True
+        if control.should_save:
+            # a logging window that ended in mid-air would be averaged over other steps after a resume
+            control.should_log = True
+        return control
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any] | None = None,
+        **_: Any,
+    ) -> None:
+        numbers = {
+            name: value
+            for name, value in (logs or {}).items()
+            if isinstance(value, int | float) and not name.startswith(_SPEED)
+        }
+        if set(numbers) - {"epoch"}:
+            self._context.log(state.global_step, **numbers)
+            self.last |= {name: float(value) for name, value in numbers.items() if math.isfinite(value)}
+
+
+class Kept:
+    """Mixed into a TRL trainer, before it: whole checkpoints, no model card, no telemetry, a stop at a loss of NaN."""
+
+    keeper: Checkpoints
+    report: Report
+    _context: StageContext
+    _aside: Path | None = None
+
+    def attach(self, context: StageContext, keeper: Checkpoints) -> None:
+        """Take the place checkpoints go to; without the Trainer's own printing."""
+        self.keeper, self._context, self.report = keeper, context, Report(context)
+        self.add_callback(self.report)  # type: ignore[attr-defined]
+        self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
+
+    def extra_state(self) -> dict[str, Any]:
+        """JSON to keep in a checkpoint's marker."""
+        return {"metrics": self.report.last}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """Take back what `extra_state` gave."""
+        self.report.last = dict(state["metrics"])
+
+    def write_extra(self, folder: Path) -> None:
+        """Write further files into a checkpoint."""
+
+    def train_from(self, checkpoint: Checkpoint | None) -> None:
+        """Train to the end, from a checkpoint or from the start.
+
+        Raises:
+            Interrupted: the user asked to stop; a checkpoint of the last step is there.
+            StageError: a loss was not finite, or a checkpoint could not be written.
+        """
+        if checkpoint is not None:
+            self.load_extra_state(checkpoint.extra)
+        if checkpoint is not None and checkpoint.step >= self.args.max_steps:  # type: ignore[attr-defined]
+            # the Trainer would take one step more before it noticed
+            self._load_from_checkpoint(str(checkpoint.path))  # type: ignore[attr-defined]
+            return
+        with self._context.stop.deferred() as stop:
+            self.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)  # type: ignore[attr-defined]
+            if stop.requested:
+                raise Interrupted
+
+    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
+        loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+        if not torch.isfinite(loss):
+            step = self.state.global_step + 1  # type: ignore[attr-defined]
+            raise StageError(
+                f"step {step}: the loss is {loss.item()}, so training was stopped before the weights took it in; "
+                "lower learning_rate, lengthen warmup_steps, or train in float32"
+            )
+        return loss
+
+    def create_model_card(self, *_: Any, **__: Any) -> None:
+        """None: it would name paths of this host."""
+
+    def _send_telemetry(self) -> None:
+        """None: a training stage has no business on the network."""
+
+    def _get_output_dir(self, trial: Any) -> str:
+        return str(self._aside) if self._aside else super()._get_output_dir(trial)  # type: ignore[misc]
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        step = self.state.global_step  # type: ignore[attr-defined]
+        extra: dict[str, Any] = {}
+        with self.keeper.writing(step, extra) as aside:
+            self._aside = aside
+            try:
+                super()._save_checkpoint(model, trial)  # type: ignore[misc]
+                self.write_extra(aside / f"checkpoint-{step}")
+                extra.update(self.extra_state())
+            finally:
+                self._aside = None
+
+
+class Fingerprint:
+    """Remembers the trainable weights, to tell at the end whether training touched them."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        self._before = _sums(model)
+
+    def check(self, model: torch.nn.Module, what: str) -> None:
+        """Raise unless some trainable weight changed and all are finite.
+
+        Raises:
+            StageError: training changed nothing, or left a weight that is not finite.
+        """
+        after = _sums(model)
+        if not self._before:
+            raise StageError(f"{what} has no trainable weight")
+        if broken := [name for name, value in after.items() if not math.isfinite(value[1])]:
+            raise StageError(f"after training {broken[0]} holds values that are not finite; lower learning_rate")
+        if after == self._before:
+            raise StageError(f"training left {what} exactly as it was; raise learning_rate or max_steps")
+
+
+def _sums(model: torch.nn.Module) -> dict[str, tuple[float, float]]:
+    return {
+        name: (float(weight.detach().double().sum()), float(weight.detach().double().square().sum()))
+        for name, weight in model.named_parameters()
+        if weight.requires_grad
+    }
