@@ -12,20 +12,22 @@ from finery.schemas.reference import ArtifactKind
 
 class _Source(Model):
     weight: Annotated[float, Field(gt=0)] | None = None
-    """Its share of the mixed rows; by default every row is taken once."""
+    """Its share of each split's rows, mixed after the split: the source that is largest for its share is taken once, the others are repeated, evenly. By default every row is taken once."""
 
 
 class FileSource(_Source):
     kind: Literal["file"]
     """JSON, JSONL, CSV or Parquet, compressed or not."""
     path: FilePath
-    """A file, a folder or a glob, relative to the YAML file."""
+    """A file, a folder (all data files below it) or a glob, relative to the YAML file."""
     format: Literal["auto", "prompt_completion", "messages", "alpaca", "sharegpt", "answer"] = "auto"
     """What the rows look like; `auto` recognises it from the columns."""
     columns: dict[str, str] = {}
-    """Finery's column to the file's: `{prompt: question, completion: solution}`."""
+    """Finery's column to the file's: `{prompt: question, completion: solution, meta.topic: subject}`; `a.b` reaches into an object."""
     encoding: str = "utf-8"
     """The text encoding; bytes it cannot read are an error that names the file and the offset."""
+    numbers_as_text: bool = False
+    """Take a number in a text column as the text it was written as; without it such a row is rejected."""
 
 
 class HubSource(_Source):
@@ -43,6 +45,8 @@ class HubSource(_Source):
     """What the rows look like; `auto` recognises it from the columns."""
     columns: dict[str, str] = {}
     """Finery's column to the data set's."""
+    numbers_as_text: bool = False
+    """Take a number in a text column as the text it was written as; without it such a row is rejected."""
 
 
 class ReasoningGymSource(_Source):
@@ -56,6 +60,8 @@ class ReasoningGymSource(_Source):
     """The task's own parameters."""
     prompt_suffix: str = ""
     """Text added to each question, for example how the answer is to be written."""
+    completion: str = "{answer}"
+    """The completion to learn from, `{answer}` standing for the answer; a task without one answer has no completion."""
 
 
 class ChainsSource(_Source):
@@ -95,7 +101,7 @@ class Split(Model):
     rows: Annotated[int, Field(ge=1)] | None = None
     """At most so many rows, the first after the shuffle."""
     unique_prompts: bool = False
-    """Keep one row for each prompt."""
+    """Keep one row for each prompt; with weights, sources are then cut to their shares instead of repeated."""
 
 
 class DataStage(Stage):
@@ -106,13 +112,17 @@ class DataStage(Stage):
     sources: Annotated[list[Source], Field(min_length=1)]
     """Where the rows come from."""
     splits: Annotated[dict[Name, Annotated[float, Field(gt=0, le=1)] | Split], Field(min_length=1)] = {"train": 1.0}
-    """The named outputs and their shares. Whole groups fall into a split by the hash of their key, so nothing crosses, for any seed."""
+    """The named outputs and their shares, which take consecutive intervals in the order written here. Whole groups fall into a split by the hash of their key, so nothing crosses, for any seed."""
     group_by: str = "prompt"
     """What makes a group: `prompt`, `answer`, or a field of `meta` as `meta.name`. Generators use the bare task."""
     salt: str = ""
     """Changes which groups fall into which split; equal salts and splits agree between pipelines."""
     deduplicate: Literal["row", "prompt", "none"] = "row"
     """Drop rows whose prompt, completion and answer (or whose prompt) came before, compared after NFKC and strip."""
+    chat: bool = False
+    """Write text prompts and completions as messages of user and assistant, for models with a chat template."""
+    system: Annotated[str, Field(min_length=1)] | None = None
+    """A system message put first in every conversation that has none."""
     max_reject_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
     """The share of rows that may be rejected before the stage fails; rejects are listed in `rejects.jsonl`."""
 

@@ -22,7 +22,7 @@ class AnswerReward(_Reward):
     kind: Literal["answer"]
     """1.0 when the completion's final answer equals the row's `answer`, else 0.0; None when `answer` cannot be read."""
     extract: Literal["auto", "hash", "boxed", "last_number", "whole"] = "auto"
-    """Where the final answer stands: after `####`, in `\\boxed{}`, the last number, the whole text; `auto` tries the first three in turn."""
+    """Where the final answer stands: after `####`, in `\\boxed{}`, the last number, the whole text; `auto` tries `####`, `\\boxed{}`, what follows `answer is`, and the last number, in turn."""
     compare: Literal["auto", "number", "text", "math"] = "auto"
     """How answers are compared: as exact numbers, as text, as LaTeX by math-verify; `auto` takes numbers when both are, else math-verify."""
 
