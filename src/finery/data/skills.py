@@ -22,7 +22,7 @@ Question = tuple[str, str]
 
 
 def skill_rows(count: int, *, seed: int, skills: Sequence[str] | None = None) -> list[dict[str, Any]]:
-    """`count` rows of prompt, completion, answer and meta {skill, task}, the skills in turn; `seed` decides everything."""
+    """`count` rows of prompt, completion, answer and meta {skill, task}, skills in turn; `seed` decides everything."""
     rng = random.Random(seed)
     names = list(skills or SKILLS)
     rows = []

@@ -47,7 +47,7 @@ class AnswerFunction:
 
 @lru_cache(maxsize=65536)
 def clean_gold(gold: str) -> str | None:
-    """The answer proper of an `answer` column: what follows `####` or stands in `\\boxed{}`, where there is such a mark."""
+    """The answer proper of an `answer` column: what follows `####` or stands in `\\boxed{}`, if one is there."""
     if "####" in gold:
         return after_hash(gold)
     if "\\boxed" in gold:

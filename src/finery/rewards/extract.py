@@ -71,10 +71,8 @@ def tag(text: str) -> str | None:
 
 def last_number(text: str) -> str | None:
     """The last number as it is written; a sign after a digit, letter or bracket is a minus, not a part of it."""
-    match = None
-    for match in _NUMBER.finditer(text):
-        pass
-    return match[0].strip() if match else None
+    numbers = _NUMBER.findall(text)
+    return numbers[-1].strip() if numbers else None
 
 
 def _whole(text: str) -> str | None:
@@ -83,12 +81,10 @@ def _whole(text: str) -> str | None:
 
 def _stated(text: str) -> str | None:
     """The number, or else the text, in the sentence after the last `the answer is`."""
-    match = None
-    for match in _STATED.finditer(text):
-        pass
-    if match is None:
+    stated = list(_STATED.finditer(text))
+    if not stated:
         return None
-    sentence = _SENTENCE.split(text[match.end() :].lstrip(), maxsplit=1)[0].strip().strip("$*: ")
+    sentence = _SENTENCE.split(text[stated[-1].end() :].lstrip(), maxsplit=1)[0].strip().strip("$*: ")
     if len(sentence) > LONGEST:
         return None
     number = _NUMBER.search(sentence)

@@ -1,4 +1,4 @@
-"""The `reasoning_gym` reward: the score of reasoning-gym's own verifier, with the entry that the row keeps in `meta`."""
+"""The `reasoning_gym` reward: the score of reasoning-gym's own verifier, given the entry the row keeps in `meta`."""
 
 from __future__ import annotations
 

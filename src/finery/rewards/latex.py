@@ -15,9 +15,9 @@ _TOWER = re.compile(r"(?:\^|\*\*)[^+\-=,]{0,40}?(?:\^|\*\*)[^+\-=,]{0,40}?(?:\^|
 _HUGE = re.compile(r"(?:\^|\*\*)\s*\{?\(?\s*\d{5,}|\d{5,}\s*!|!\s*!")
 _COMMAND = re.compile(r"\\(?:text|mathrm|textbf|mathbf|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _WORD = re.compile(r"[A-Za-z]{3,}")
-_FUNCTIONS = frozenset(
-    "sin cos tan cot sec csc arcsin arccos arctan sinh cosh tanh log exp sqrt mod max min gcd lcm pmatrix bmatrix "
-    "vmatrix matrix cases array inf det and".split()
+_FUNCTIONS = re.compile(
+    "(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|mod|max|min|gcd|lcm|det|and|cases|array|[pbv]?matrix",
+    re.IGNORECASE,
 )
 
 
@@ -38,9 +38,9 @@ def equal(gold: str, answer: str) -> bool | None:
 
 @lru_cache(maxsize=65536)
 def readable(gold: str) -> bool:
-    """Whether math-verify can be asked about this gold answer; prose, which it would read as a product of letters, no."""
+    """Whether math-verify can read this gold answer; not prose, which it would take for a product of letters."""
     words = _WORD.findall(_COMMAND.sub(" ", gold))
-    if not gold.strip() or not _within_guards(gold) or any(word.lower() not in _FUNCTIONS for word in words):
+    if not gold.strip() or not _within_guards(gold) or not all(map(_FUNCTIONS.fullmatch, words)):
         return False
     try:
         return bool(worker.SHARED.ask("math_gold", gold=gold))

@@ -106,7 +106,8 @@ class Worker:
         return self.deadline
 
     def _exchange(self, process: subprocess.Popen[bytes], request: dict[str, Any], wait: float) -> dict[str, Any]:
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
         try:
             process.stdin.write(json.dumps(request).encode() + b"\n")
             process.stdin.flush()

@@ -15,6 +15,7 @@ import logging
 import os
 import resource
 import sys
+from collections.abc import Callable
 from typing import Any
 
 MEMORY = 4 << 30
@@ -25,7 +26,8 @@ MEMORY = 4 << 30
 def _parsed(text: str) -> list[Any]:
     from math_verify import parse
 
-    return parse(f"\\boxed{{{text}}}", parsing_timeout=None)
+    read: list[Any] = parse(f"\\boxed{{{text}}}", parsing_timeout=None)
+    return read
 
 
 def math_gold(gold: str) -> bool:
@@ -48,10 +50,21 @@ def gym(task: str, entry: dict[str, Any], answer: str) -> float:
     """reasoning-gym's own score of an answer to one of its entries."""
     import reasoning_gym
 
-    return float(reasoning_gym.get_score_answer_fn(task)(answer, entry))
+    return float(reasoning_gym.get_score_answer_fn(task)(answer, _revived(entry)))
 
 
-OPERATIONS = {"math_gold": math_gold, "math": math, "gym": gym}
+def _revived(value: Any) -> Any:
+    """An entry as reasoning-gym made it: `data` keeps tuples as {"__tuple__": [...]}."""
+    if isinstance(value, list):
+        return [_revived(item) for item in value]
+    if isinstance(value, dict):
+        if set(value) == {"__tuple__"}:
+            return tuple(_revived(item) for item in value["__tuple__"])
+        return {key: _revived(item) for key, item in value.items()}
+    return value
+
+
+OPERATIONS: dict[str, Callable[..., Any]] = {"math_gold": math_gold, "math": math, "gym": gym}
 
 
 def main() -> None:

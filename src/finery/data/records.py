@@ -1,0 +1,90 @@
+"""What a source gives: raw records, each with its place, before they become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+
+class Written(float):
+    """A JSON number with a fraction or exponent, and the text it was written as."""
+
+    written: str
+
+    def __new__(cls, text: str) -> Written:
+        number = super().__new__(cls, text)
+        number.written = text
+        return number
+
+
+class Reject(Exception):
+    """A row that cannot be used.
+
+    Attributes:
+        field: the column at fault, empty when it is the row as a whole.
+        code: the reason in one word, by which rejects are counted.
+        reason: the reason in words, with what was found.
+    """
+
+    def __init__(self, field: str, code: str, reason: str) -> None:
+        super().__init__(f"{field}: {reason}" if field else reason)
+        self.field, self.code, self.reason = field, code, reason
+
+
+@dataclass(frozen=True)
+class Record:
+    """One input row as it stands in its source.
+
+    Attributes:
+        file: the file's name, or what made the row.
+        at: `line` or `row`, and its number from 1.
+        value: its columns, or None when it cannot be read at all.
+        fault: why it cannot be read.
+        task: for generated rows, the bare task: the group's key.
+    """
+
+    file: str
+    at: tuple[str, int]
+    value: dict[str, Any] | None
+    fault: Reject | None = None
+    task: str | None = None
+
+    @property
+    def place(self) -> str:
+        kind, number = self.at
+        return f"{self.file}:{number}" if kind == "line" else f"{self.file} {kind} {number}"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Everything a source gave.
+
+    Attributes:
+        records: in order.
+        format: of the rows; `auto` where it is to be recognised from the columns.
+        facts: JSON for the data set's card: files with their sha256, or what was asked of a generator.
+        warnings: what the user should know.
+    """
+
+    records: Sequence[Record]
+    format: str
+    facts: dict[str, Any]
+    warnings: list[str] = field(default_factory=list)
+
+
+def found(value: Any) -> str:
+    """How a message names a value of a wrong type: `number 4`, `null`, `list of 2`."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return f"{'true' if value else 'false'}"
+    if isinstance(value, Written):
+        return f"number {value.written}"
+    if isinstance(value, int | float):
+        return f"number {value}"
+    if isinstance(value, str):
+        return f"text {value[:60]!r}"
+    if isinstance(value, list | tuple):
+        return f"list of {len(value)}"
+    return "object" if isinstance(value, dict) else type(value).__name__
