@@ -99,9 +99,9 @@ def _number(metric: str, evaluation: Mapping[str, Any]) -> tuple[float | None, s
 
 def _compared(metric: str, value: float, limit: float, word: str, room: float) -> tuple[bool, str]:
     if room >= -_ROUNDING:
-        return True, f"{metric} {_shown(value)} keeps {word} {_shown(limit)} by {_shown(abs(room))}"
+        return True, f"{metric} {_shown(value)} keeps {word} {_written(limit)} by {_shown(abs(room))}"
     side = "below" if word == "min" else "above"
-    return False, f"{metric} {_shown(value)} is {_shown(-room)} {side} {word} {_shown(limit)}"
+    return False, f"{metric} {_shown(value)} is {_shown(-room)} {side} {word} {_written(limit)}"
 
 
 def _dropped(metric: str, value: float, other: str, start: float, budget: float) -> tuple[bool, str]:
@@ -109,8 +109,8 @@ def _dropped(metric: str, value: float, other: str, start: float, budget: float)
     lies = f"{_shown(drop)} below" if drop > 0 else f"{_shown(-drop)} above"
     said = f"{metric} {_shown(value)} lies {lies} {other} {_shown(start)}"
     if drop <= budget + _ROUNDING:
-        return True, f"{said}, within max_drop {_shown(budget)}"
-    return False, f"{said}, {_shown(drop - budget)} more than max_drop {_shown(budget)}"
+        return True, f"{said}, within max_drop {_written(budget)}"
+    return False, f"{said}, {_shown(drop - budget)} more than max_drop {_written(budget)}"
 
 
 def _about_another(config: PromoteStage, evaluation: Mapping[str, Any], digest: str) -> list[dict[str, Any]]:
@@ -141,6 +141,11 @@ def _shown(value: float) -> str:
         if value == 0 or (abs(float(text) - value) < 5e-5 and float(text) != 0):
             return text
     return f"{value:.1e}"
+
+
+def _written(bound: float) -> str:
+    """A bound as the user wrote it, with two decimals at least."""
+    return f"{bound:.2f}" if float(f"{bound:.2f}") == bound else repr(bound)
 
 
 def _read(folder: Path) -> dict[str, Any]:

@@ -271,7 +271,7 @@ class _Decoder:
             **given,
             **self._last_only,
         )
-        logits_BV = output.logits[:, -1]
+        logits_BV: torch.Tensor = output.logits[:, -1]
         if not torch.isfinite(logits_BV).all():
             raise StageError("the model gives logits that are not finite; its weights or its dtype are broken")
         return logits_BV
