@@ -16,8 +16,10 @@ class ImportStage(Stage):
     packages = ("torch", "transformers", "safetensors", "gguf")
     from_: Annotated[ModelRef, Field(alias="from")]
     """A folder of safetensors or a GGUF file (`./path`), `hf:org/name@revision`, or `registry:name@alias`."""
+    base: ModelRef | None = None
+    """For a folder that holds an adapter: the model it was trained on. Needed unless the folder's model.json says it."""
     dtype: Dtype | None = None
-    """The weights' type; by default that of the source, and float32 for a GGUF."""
+    """The weights' type; by default that of the source, and float32 for a GGUF. An adapter keeps its own."""
 
     def outputs(self) -> dict[str, ArtifactKind]:
         return {"model": "model"}

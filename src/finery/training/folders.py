@@ -168,6 +168,11 @@ def adapter_base(folder: Path, *, digest: str, ref: str) -> dict[str, str]:
     return dict(base)
 
 
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder holds a tokenizer of its own; an adapter's may be its base's."""
+    return any((folder / name).is_file() for name in (TOKENIZER, *_SENTENCEPIECE))
+
+
 def tokenizer_sha256(folder: Path) -> str | None:
     """sha256 of the token map: tokenizer.json without its padding and truncation state, else the vocabulary files."""
     if (folder / TOKENIZER).is_file():

@@ -12,12 +12,12 @@ from typing import Any
 
 from finery.errors import InputError
 from finery.training.folders import (
-    CONFIG,
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
     TOKENIZER,
     adapter_base,
     check_folder,
     is_adapter,
-    read_json,
     read_model_info,
 )
 from finery.training.publish import publish_model
@@ -51,8 +51,8 @@ def load_tokenizer(folder: Path) -> Any:
     loader = PreTrainedTokenizerFast if (folder / TOKENIZER).is_file() else AutoTokenizer
     try:
         return loader.from_pretrained(folder, local_files_only=True)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{folder}: its tokenizer cannot be loaded ({_line(error)})") from error
+    except Exception as error:  # the tokenizers library raises a bare Exception for a file it cannot read
+        raise InputError(f"{folder}: its tokenizer cannot be loaded ({first_line(error)})") from error
 
 
 def load_model(
@@ -61,6 +61,7 @@ def load_model(
     dtype: str | None = None,
     bases: Mapping[str, Path] = NO_BASES,
     trainable: bool = False,
+    base: Mapping[str, str] | None = None,
 ) -> Any:
     """The causal LM in `folder`: full weights, or a PeftModel whose adapter is named `default`.
 
@@ -70,15 +71,16 @@ def load_model(
             the base's; peft keeps adapter weights in float32.
         bases: digest of a model -> its folder (`context.bases`), where an adapter's base is looked up.
         trainable: train mode with gradients, for an adapter on its weights alone; else eval mode, frozen.
+        base: `{digest, ref}` of the base of an adapter whose folder does not say it.
 
     Raises:
         InputError: the folder is refused (`check_folder`), misses weights, or is an adapter whose base is not at hand.
     """
     check_folder(folder)
     if is_adapter(folder):
-        model = _load_adapter(folder, dtype, bases, trainable)
+        model = _load_adapter(folder, base_folder(folder, bases, base), dtype, trainable)
     else:
-        model = _load_full(folder, dtype)
+        model, _ = load_full(folder, dtype)
     model.train(trainable)
     return model if trainable else model.requires_grad_(False)
 
@@ -104,17 +106,17 @@ def merge_adapter(folder: Path, *, dtype: str | None = None, bases: Mapping[str,
     try:
         merged = model.merge_and_unload(safe_merge=True)
     except (ValueError, NotImplementedError, AttributeError) as error:
-        raise InputError(f"{folder}: this adapter cannot be merged into its base ({_line(error)})") from error
+        raise InputError(f"{folder}: this adapter cannot be merged into its base ({first_line(error)})") from error
     return merged.to(getattr(torch, target)).eval()
 
 
-def base_folder(folder: Path, bases: Mapping[str, Path]) -> Path:
-    """The folder of the base that the adapter in `folder` sits on.
+def base_folder(folder: Path, bases: Mapping[str, Path], base: Mapping[str, str] | None = None) -> Path:
+    """The folder of the base that the adapter in `folder` sits on; `base` says which where the folder does not.
 
     Raises:
         InputError: the adapter does not say, or the base is not among `bases`, or is an adapter itself.
     """
-    base = read_model_info(folder).get("base")
+    base = base or read_model_info(folder).get("base")
     if not base:
         raise InputError(
             f"{folder}: is an adapter that does not say which model it sits on; bring it in with a stage of kind "
@@ -131,7 +133,12 @@ def base_folder(folder: Path, bases: Mapping[str, Path]) -> Path:
     return where
 
 
-def _load_full(folder: Path, dtype: str | None) -> Any:
+def load_full(folder: Path, dtype: str | None = None) -> tuple[Any, list[str]]:
+    """The causal LM in a folder of full weights, and the names of stored tensors that it has no place for.
+
+    Raises:
+        InputError: transformers cannot load it, or weights are missing.
+    """
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
 
@@ -141,36 +148,40 @@ def _load_full(folder: Path, dtype: str | None) -> Any:
             folder, dtype=dtype or "auto", use_safetensors=True, local_files_only=True, output_loading_info=True
         )
     except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise InputError(f"{folder}: cannot be loaded as a causal language model ({_line(error)})") from error
+        raise InputError(f"{folder}: cannot be loaded as a causal language model ({first_line(error)})") from error
     # transformers fills a missing weight at random with a warning; such a model is not the one that was named
     if missing := sorted({*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])}):
         raise InputError(
             f"{folder}: {len(missing)} weights that {type(model).__name__} needs are missing or of another shape: "
             f"{', '.join(missing[:5])}"
         )
-    return model
+    return model, sorted(loading["unexpected_keys"])
 
 
-def _load_adapter(folder: Path, dtype: str | None, bases: Mapping[str, Path], trainable: bool) -> Any:
-    where = base_folder(folder, bases)
+def _load_adapter(folder: Path, where: Path, dtype: str | None, trainable: bool) -> Any:
     check_folder(where)
-    base = _load_full(where, dtype)
-    from peft import PeftModel
+    base, _ = load_full(where, dtype)
+    from peft import PeftModel, get_peft_model_state_dict
+    from safetensors import safe_open
 
     try:
-        return PeftModel.from_pretrained(
+        model = PeftModel.from_pretrained(
             base, str(folder), adapter_name="default", is_trainable=trainable, local_files_only=True
         )
     except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
-        raise InputError(f"{folder}: cannot be put on its base {where} ({_line(error)})") from error
+        raise InputError(f"{folder}: cannot be put on its base {where} ({first_line(error)})") from error
+    with safe_open(folder / ADAPTER_WEIGHTS, "pt") as opened:
+        stored = set(opened.keys())
+    # peft leaves a weight that the file lacks at its initial value, with a warning, and drops one it does not know
+    if odd := sorted(stored ^ set(get_peft_model_state_dict(model, save_embedding_layers=False))):
+        raise InputError(
+            f"{folder}: its weights are not those that {ADAPTER_CONFIG} describes on the base {where}; missing or "
+            f"unknown: {', '.join(odd[:5])}"
+        )
+    return model
 
 
-def config_of(folder: Path) -> dict[str, Any]:
-    """config.json of a model folder."""
-    return read_json(folder / CONFIG)
-
-
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """An error's first line, short enough for one message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0][:300]}" if text else type(error).__name__

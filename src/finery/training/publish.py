@@ -120,6 +120,9 @@ def finish_folder(
     write_json(folder / MODEL_INFO, info)
     if others := _others(folder):
         raise StageError(f"{folder}: these files are no part of a model output: {', '.join(others)}")
+    for path in folder.rglob("*"):
+        if path.is_file():
+            path.chmod(0o644)  # safetensors writes 0600, which a container's other user could not read
     return info
 
 
@@ -155,7 +158,7 @@ def _write_full(model: Any, folder: Path) -> None:
 
 
 def _write_adapter(model: Any, folder: Path) -> None:
-    """As PeftModel.save_pretrained, without the model card, the path of the base and a look at the hub for its config."""
+    """As PeftModel.save_pretrained, without the model card, the base's path and a look at the hub for its config."""
     from peft import get_peft_model_state_dict
     from safetensors.torch import save_file
 
@@ -216,7 +219,9 @@ def _others(folder: Path) -> list[str]:
 def _refuse_non_finite(model: Any) -> None:
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not bool(weight.detach().isfinite().all()):
-            raise StageError(f"the model's weight {name} holds numbers that are not finite; training has diverged")
+            raise StageError(
+                f"the model's weight {name} holds numbers that are not finite (training diverged, or the type is too narrow)"
+            )
 
 
 def _dtype_name(model: Any) -> str:
