@@ -9,8 +9,9 @@ from pathlib import Path
 
 from finery.language import files
 from finery.language.fields import leaves, type_of
-from finery.language.nodes import Node, find, walk
-from finery.language.problems import Keys, Problem, hint, nearest
+from finery.language.nodes import Node, find
+from finery.language.problems import Keys, Problem, cut, hint, nearest
+from finery.language.secrets import looks_secret
 from finery.schemas.base import Stage
 from finery.schemas.reference import ArtifactKind, PathRef, Ref, StageRef, parse_reference
 
@@ -63,7 +64,7 @@ def references(stages: Stages) -> Iterator[Used]:
         if node is None:
             continue
         for path, kind, leaf in leaves(type_of(cls), node, ("stages", name)):
-            if kind.ref and isinstance(leaf.value, str) and "${" not in leaf.value:
+            if kind.ref and isinstance(leaf.value, str) and not looks_secret(leaf.value):
                 yield Used(name, path, leaf, kind.ref)
 
 
@@ -105,7 +106,7 @@ def _check(used: Used, stages: Stages) -> Problem | str | None:
     try:
         reference = parse_reference(text)
     except ValueError as error:
-        return used.problem(f"{text} {error}{_path_hint(text, stages)}")
+        return used.problem(f"{cut(text)} {error}{_path_hint(text, stages)}")
     if isinstance(reference, PathRef):
         wrong = files.unfit(text, stages.folder, ref.kinds)
         return used.problem(wrong) if wrong else None
@@ -120,7 +121,7 @@ def _check(used: Used, stages: Stages) -> Problem | str | None:
 
 
 def _path_hint(text: str, stages: Stages) -> str:
-    if (stages.folder / text).exists():
+    if files.exists(text, stages.folder):
         return f"; a path begins with ./: write ./{text}"
     return f"; a hub model is written hf:{text}" if text.count("/") == 1 else ""
 
@@ -206,18 +207,3 @@ def _cycle(start: str, needs: Mapping[str, Mapping[str, Node]], seen: set[str]) 
                 before[need] = name
                 ahead.append(need)
     return None
-
-
-def check_environment(root: Node, stages: Stages) -> list[Problem]:
-    """`${env:NAME}` stands only where a secret is asked for."""
-    secret: set[Keys] = set()
-    for name, cls in stages.kinds.items():
-        node = find(root, ("stages", name))
-        if node is not None:
-            secret |= {path for path, kind, _ in leaves(type_of(cls), node, ("stages", name)) if kind.secret}
-    text = "takes no ${env:NAME}; only a secret does, as env of a script stage"
-    return [
-        Problem(node.place, path, text)
-        for path, node in walk(root)
-        if node.kind == "scalar" and "${env:" in node.text and path not in secret
-    ]

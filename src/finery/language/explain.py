@@ -9,13 +9,12 @@ from typing import Any, Literal, Union
 
 from finery.language.fields import Type, choose, errors_of, fields, type_of, words
 from finery.language.keys import unknown
-from finery.language.nodes import Node, Written, find, key_place
-from finery.language.problems import Keys, Place, Problem, hint, nearest
+from finery.language.nodes import Node, find, key_place
+from finery.language.problems import Keys, Place, Problem, cut, hint, nearest
+from finery.language.secrets import may_be_secret
 from finery.schemas.base import NAME
 from finery.schemas.promote import Metric
 
-_SECRET_KEY = re.compile(r"token|key|secret|passw|credential|auth", re.IGNORECASE)
-_SECRET_VALUE = re.compile(r"://[^/\s]*@|\$\{|^(hf_|sk-|gh[a-z]_|github_pat_|glpat-|xox|AKIA|AIza|eyJ)")
 _NO = {"no": "false", "off": "false", "n": "false", "yes": "true", "on": "true", "y": "true"}
 _PATTERNS = {
     NAME: f"is not a name: a letter a-z, then up to 62 of a-z, 0-9, _ and - ({NAME})",
@@ -79,7 +78,7 @@ class _Explainer:
                 return self.unknown_key(owner, path)
             below = node.child(step)
             if below is None:
-                return self.missing(path, child)
+                return self.missing(path, child, owner)
             kind, node = child, below
         if kind.base is Union and not kind.tag:
             return self.union(kind, node, path)
@@ -96,9 +95,10 @@ class _Explainer:
         self.found.renames[path] = meant
         self.add(key_place(self.root, path), path, text)
 
-    def missing(self, path: Keys, kind: Type) -> None:
-        place = key_place(self.root, path[:-1])
-        self.add(place, path, f"is missing; it must be {words(kind)}")
+    def missing(self, path: Keys, kind: Type, owner: Type) -> None:
+        about = fields(owner.model)[str(path[-1])].description if owner.model else None
+        text = f"is missing; it must be {words(kind)}" + (f": {about.splitlines()[0]}" if about else "")
+        self.add(key_place(self.root, path[:-1]), path, text)
 
     def union(self, kind: Type, node: Node, path: Keys) -> None:
         """One explanation a union, by the member that was meant."""
@@ -122,8 +122,10 @@ class _Explainer:
             return self.refused(node, path, error)
         if what in ("union_tag_not_found", "union_tag_invalid"):
             return self.tag(kind, node, path)
-        if what == "too_short" and node.value in ([], {}):
+        if what in ("too_short", "string_too_short") and not node.value:
             return self.add(node.place, path, f"must not be empty; it must be {words(kind)}")
+        if what in ("too_short", "too_long") and node.kind == "list":
+            return self.add(node.place, path, f"must be {words(kind)}, not of {len(node.value)}")
         if what == "string_pattern_mismatch":
             pattern = error["ctx"]["pattern"]
             text = _PATTERNS.get(pattern, f"must match {pattern}")
@@ -164,20 +166,17 @@ class _Explainer:
 
 
 def _mean(word: str, options: list[str], *, least: int = 2) -> str:
-    near = nearest(word, options) if len(options) >= least else None
+    near = nearest(word, options, cutoff=0.5) if len(options) >= least else None
     return f"; did you mean {near}?" if near else ""
 
 
 def show(node: Node, path: Keys, kind: Type | None = None) -> str | None:
     """A value as it is written, or None when it may be a secret."""
-    if (kind and kind.secret) or any(_SECRET_KEY.search(str(key)) for key in path):
+    if (kind and kind.secret) or may_be_secret(path, node.text):
         return None
     if node.kind != "scalar":
         return f"a {node.kind}"
-    if _SECRET_VALUE.search(node.text):
-        return None
-    text = node.text if len(node.text) <= 60 else node.text[:57] + "..."
-    text = text.replace("\n", "\\n")
+    text = cut(node.text)
     return f'"{text}"' if node.quoted else text or "nothing"
 
 
@@ -190,8 +189,7 @@ def mismatch(kind: Type, node: Node, path: Keys) -> str:
     """`must be X, not Y`, with the remedy when it is plain."""
     takes, said = words(kind), show(node, path, kind)
     if node.kind == "scalar" and node.value is None:
-        empty = "or leave the key out" if kind.optional else "it cannot be empty"
-        return f"is empty; it must be {takes}, {empty}" if kind.optional else f"is empty; it must be {takes}"
+        return f"is empty; it must be {takes}"
     if kind.secret and node.kind == "scalar":
         return "a secret is never written down here; write ${env:NAME} and set NAME where finery runs"
     text = f"must be {takes}"
@@ -217,18 +215,18 @@ def _remedy(kind: Type, node: Node, said: str) -> str:
     value, text = node.value, node.text
     bases = [member.base for member in kind.members()]
     numeric = int in bases or float in bases
-    if numeric and isinstance(value, Written) and not math.isfinite(value):
+    if numeric and isinstance(value, float) and not math.isfinite(value):
         return f", and finite; {said} is not"
-    if numeric and isinstance(value, Written) and int in bases and float not in bases:
+    if numeric and isinstance(value, float) and int in bases and float not in bases:
         return f"; {said} is {float(value)!r}: write {int(value)}" if value.is_integer() else f", not {said}"
     if numeric and isinstance(value, str):
         digits = text.replace("_", "").replace(",", "").strip()
-        if re.fullmatch(r"[-+]?[0-9]+", digits) and not node.quoted:
+        if re.fullmatch(r"[-+]?[0-9]{1,40}", digits) and not node.quoted:
             return f"; {said} is text: write {int(digits)}"
         if re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", digits):
             return f"; {said} is text: write {digits}, without quotes" if node.quoted else f"; {said} is text"
         return f"; {said} is text"
-    if bases == [str] and not isinstance(value, str):
+    if bases == [str] and not kind.ref and not isinstance(value, str):
         return f'; quote it: "{text}"'
     if bases == [bool] and isinstance(value, str):
         meant = _NO.get(text.lower()) or (text.lower() if text.lower() in ("true", "false") else None)

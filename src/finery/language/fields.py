@@ -171,7 +171,7 @@ def words(kind: Type) -> str:
     """What a type takes, in plain words: `a whole number of at least 1`."""
     if kind.base is Union:
         if kind.tag:
-            return f"a map with {kind.tag}: {' or '.join(kind.tagged())}"
+            return f"a map whose {kind.tag} is one of {', '.join(kind.tagged())}"
         return " or ".join(dict.fromkeys(words(member) for member in kind.members()))
     if kind.base is Literal:
         values = [str(arg) for arg in kind.args]

@@ -39,6 +39,8 @@ _ELSEWHERE = {
     "type": "kind",
     "reward_funcs": "rewards",
     "reward": "rewards",
+    "tracking_uri": "tracking.uri",
+    "experiment_name": "tracking.experiment",
 }
 """Words of other tools to finery's, by a dotted path within the stage."""
 
@@ -71,7 +73,7 @@ def unknown(key: str, owner: type[BaseModel], path: Keys, root: Node) -> tuple[s
         if mine:
             return f"unknown key; it is a key of {', '.join(takers)}, not of {mine}", None
     takes = [name for name in own if name != "kind"]
-    return "unknown key" + (f"; here stand {', '.join(takes)}" if len(takes) <= _LISTED else ""), None
+    return "unknown key" + (f"; the keys here are {', '.join(takes)}" if len(takes) <= _LISTED else ""), None
 
 
 def _normal(key: str) -> str:
@@ -90,7 +92,7 @@ def _belongs(word: str, owner: type[BaseModel], path: Keys, root: Node) -> str |
     """Where a right key at the wrong level belongs."""
     here = path[:-1]
     for name, model in _nested(owner):
-        if word in fields(model) and owner is not Pipeline:
+        if word in fields(model):
             return f"it belongs in {name}: {dotted((*here, name, word))}"
     if owner is Pipeline:
         return _stage_with(word, root)

@@ -12,12 +12,13 @@ from pydantic import ValidationError
 
 from finery.errors import InputError
 from finery.language import overrides as sets
-from finery.language.check import Stages, check_cycles, check_environment, check_references
+from finery.language.check import Stages, check_cycles, check_references
 from finery.language.exam import check_conditions
 from finery.language.explain import Explained, explain
 from finery.language.fields import type_of
 from finery.language.nodes import MAX_BYTES, Node, find, key_place, parse, walk
 from finery.language.problems import Keys, Place, Problem, dotted, render, shown
+from finery.language.secrets import check_secrets
 from finery.language.warn import warnings
 from finery.schemas.pipeline import Pipeline
 from finery.schemas.reference import StageRef, parse_reference, uses
@@ -71,7 +72,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     pipeline, stages, found = _validate(root, file.parent)
     problems += found
     found, needs = check_references(stages)
-    problems += found + check_cycles(needs) + check_environment(root, stages) + check_conditions(stages)
+    problems += found + check_cycles(needs) + check_secrets(root, stages.kinds) + check_conditions(stages)
     if problems or pipeline is None:
         raise _refusal(problems, file)
     edges = _edges(pipeline)

@@ -7,6 +7,7 @@ tags, duplicate keys, aliases and merge keys are refused or bounded with a posit
 from __future__ import annotations
 
 import io
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -30,7 +31,10 @@ _WORDS = {
 
 
 class Written(float):
-    """A float that remembers how it was written: `3.10`, `1e-5`."""
+    """A float that remembers how it was written: `3.10`, which may be a version, or `.inf`.
+
+    One with an exponent is surely a number, and a plain float.
+    """
 
     written: str
 
@@ -69,7 +73,7 @@ class Node:
         return found
 
     def plain(self) -> Any:
-        """The value as Python data; floats are `Written`."""
+        """The value as Python data; some floats are `Written`."""
         if self.kind == "map":
             return {key: node.plain() for key, node in self.value.items()}
         if self.kind == "list":
@@ -281,5 +285,6 @@ def resolve(text: str) -> Any:
     if _BASED.fullmatch(text):
         return int(text, 0)
     if _FLOAT.fullmatch(text) or _SPECIAL.fullmatch(text):
-        return Written(text)
+        number = Written(text)
+        return float(number) if "e" in text.lower() and math.isfinite(number) else number
     return text

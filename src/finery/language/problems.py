@@ -63,6 +63,12 @@ def shown(file: Path) -> str:
         return str(path)
 
 
+def cut(text: str, length: int = 60) -> str:
+    """Text for the middle of a sentence: one line, not too long."""
+    text = text.replace("\n", "\\n")
+    return text if len(text) <= length else text[: length - 3] + "..."
+
+
 def nearest(word: str, candidates: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """The candidate most like `word`, or None when none is."""
     known = {candidate.lower(): candidate for candidate in candidates}

@@ -13,7 +13,11 @@ _SECRET = get_args(base.Secret)[2].func
 
 
 class PipelineSchema(GenerateJsonSchema):
-    """Durations may be texts as 30s; a secret is `${env:NAME}` and nothing else."""
+    """Durations may be texts as 30s, a secret is `${env:NAME}` and nothing else, names keep to their pattern."""
+
+    def dict_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().dict_schema(schema)
+        return {**found, "additionalProperties": False} if "patternProperties" in found else found
 
     def function_before_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().function_before_schema(schema)

@@ -80,7 +80,7 @@ def _band(config: GrpoStage, stages: Stages) -> Iterator[tuple[str, str]]:
     never, or always, solved leaves the band once n is large enough.
     """
     rule = config.difficulty
-    if rule.policy != "epoch_filter":
+    if rule.policy != "epoch_filter" or "difficulty" not in config.model_fields_set:
         return
     low, high = rule.band
     limit = math.inf if rule.discount == 1 else config.num_generations / (1 - rule.discount)
@@ -103,9 +103,9 @@ def _band(config: GrpoStage, stages: Stages) -> Iterator[tuple[str, str]]:
     if passes <= visits:
         yield (
             "difficulty",
-            f"cannot drop a prompt: one is judged after {visits} visit{'s' if visits > 1 else ''}, and {config.max_steps} "
-            f"steps of {drawn} prompts make {passes:.1f} passes over about {prompts}; add start: GATE.difficulty, "
-            "or write policy: none",
+            f"cannot drop a prompt: one is judged after {visits} visit{'s' if visits > 1 else ''}, and "
+            f"{config.max_steps} steps of {drawn} prompts make {passes:.1f} passes over about {prompts}; "
+            "add start: GATE.difficulty, or write policy: none",
         )
 
 
