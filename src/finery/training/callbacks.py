@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,7 +100,7 @@ class Kept:
             # the Trainer would take one step more before it noticed
             self._load_from_checkpoint(str(checkpoint.path))  # type: ignore[attr-defined]
             return
-        with self._context.stop.deferred() as stop:
+        with self._context.stop.deferred() as stop, _unfilled_memory():
             self.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)  # type: ignore[attr-defined]
             if stop.requested:
                 raise Interrupted
@@ -133,6 +135,20 @@ class Kept:
                 extra.update(self.extra_state())
             finally:
                 self._aside = None
+
+
+@contextmanager
+def _unfilled_memory() -> Iterator[None]:
+    """Deterministic kernels without filling every new tensor: TRL's LM head allocates 32768 columns and uses V.
+
+    Filled, they take more time than a small model's whole step. No kernel of TRL reads what it has not written.
+    """
+    before = torch.utils.deterministic.fill_uninitialized_memory
+    torch.utils.deterministic.fill_uninitialized_memory = False
+    try:
+        yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = before
 
 
 class Fingerprint:

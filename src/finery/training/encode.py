@@ -249,9 +249,7 @@ def _render_messages(
     return _learn_from(ids, len(prompt), len(prompt) if "messages" not in row and completion_only else 0)
 
 
-def _conversation(
-    row: Mapping[str, Any], name: str
-) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
+def _conversation(row: Mapping[str, Any], name: str) -> tuple[list[dict[str, str]], list[dict[str, str]]]:
     """The messages before the answer, and all of them."""
     if row.get("messages"):
         messages = [dict(message) for message in row["messages"]]

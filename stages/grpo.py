@@ -1,0 +1,89 @@
+"""`grpo`: group-relative policy optimisation on verifiable prompts, those that teach drawn first."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from finery.contract import StageContext, StageResult
+from finery.data.dataset import read_dataset
+from finery.errors import StageError
+from finery.rewards import build
+from finery.schemas.grpo import GrpoStage
+from finery.stats.difficulty import DifficultyTracker, read_difficulty
+
+
+def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) -> StageResult:
+    """Train `inputs["model"]` on the prompts of `inputs["data"]`; write model, difficulty.json and samples.jsonl.
+
+    Raises:
+        InputError: the model, a prompt or a reward cannot be used.
+        StageError: a reward failed, the loss was not finite, or training changed nothing.
+    """
+    from finery.training.grpo import train_grpo
+    from finery.training.measure import prompts_of
+    from finery.training.models import adapter_base, load_model, load_tokenizer, publish_model
+    from finery.training.prompts import PromptPlan
+    from finery.training.sft import start
+
+    keeper, checkpoint = start(context)
+    rewards = build(config.rewards, inputs)
+    rows, duplicates = prompts_of(read_dataset(inputs["data"]), "data", None)
+    if not rows:
+        raise StageError("data: there are no prompts")
+    if duplicates and checkpoint is None:
+        context.warn(f"data: {duplicates} rows repeat a prompt and answer and were dropped")
+    known = read_difficulty(inputs["difficulty.start"]) if config.difficulty.start else None
+    tracker = DifficultyTracker(known, discount=config.difficulty.discount)
+    if checkpoint is None:
+        _warn_of_band(config, tracker, context)
+    groups = config.per_device_train_batch_size * config.gradient_accumulation_steps // config.num_generations
+    plan = PromptPlan(
+        [row["id"] for row in rows],
+        tracker,
+        policy=config.difficulty.policy,
+        band=config.difficulty.band,
+        batch=groups,
+        seed=context.seed,
+        warn=context.warn,
+    )
+    tokenizer = load_tokenizer(inputs["model"])
+    trained = train_grpo(
+        load_model(inputs["model"], dtype=config.dtype, bases=context.bases, trainable=True),
+        tokenizer,
+        config,
+        context,
+        rows=rows,
+        rewards=rewards,
+        plan=plan,
+        keeper=keeper,
+        checkpoint=checkpoint,
+    )
+    base = None
+    if hasattr(trained.model, "peft_config"):
+        digest, ref = context.input_digests.get("model", ""), context.input_refs.get("model", "")
+        base = adapter_base(inputs["model"], digest=digest, ref=ref)
+    publish_model(trained.model, tokenizer, context.output("model"), base=base)
+    _write(context, tracker, trained.samples)
+    metrics = trained.metrics | {"steps": config.max_steps, "prompts": len(rows), "passes": plan.passes}
+    return StageResult(
+        metrics=metrics,
+        summary={"headline": f"reward {metrics['reward']:.3f} after {config.max_steps} steps"},
+    )
+
+
+def _write(context: StageContext, tracker: DifficultyTracker, samples: list[dict[str, object]]) -> None:
+    text = json.dumps(tracker.as_difficulty(), ensure_ascii=False, indent=1)
+    (context.output("difficulty") / "difficulty.json").write_text(text + "\n", encoding="utf-8")
+    with (context.output("samples") / "samples.jsonl").open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
+
+
+def _warn_of_band(config: GrpoStage, tracker: DifficultyTracker, context: StageContext) -> None:
+    difficulty = config.difficulty
+    if difficulty.policy == "epoch_filter" and not tracker.can_bite(difficulty.band, config.num_generations):
+        context.warn(
+            f"difficulty.band {list(difficulty.band)} can drop no prompt: with groups of {config.num_generations} and "
+            f"discount {difficulty.discount} no estimate reaches its ends; narrow the band, or raise discount"
+        )
