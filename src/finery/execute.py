@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from finery import __version__
 from finery.errors import FineryError
@@ -20,8 +20,10 @@ from finery.load import Loaded
 from finery.plan import Artifact, Done, Planner, StagePlan, last_note
 from finery.schemas.base import Stage
 from finery.slots import slots
-from finery.spool import Spool
 from finery.store import Manifest, Store, output_digest, write_json
+
+if TYPE_CHECKING:
+    from finery.spool import Spool
 
 OutcomeState = Literal["Completed", "Cached", "Skipped", "Blocked", "Refused", "Failed", "Cancelled"]
 EXIT_CODES = {"Completed": 0, "Cached": 0, "Skipped": 0, "Blocked": 0, "Refused": 4, "Failed": 1, "Cancelled": 130}

@@ -27,6 +27,23 @@ class Display(Protocol):
     def __enter__(self) -> Display: ...
     def __exit__(self, *error: object) -> None: ...
     def __call__(self, event: Event) -> None: ...
+    def say(self, message: str) -> None: ...
+
+
+class Silent:
+    """Shows nothing but what is said to the user."""
+
+    def __enter__(self) -> Silent:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        return None
+
+    def __call__(self, event: Event) -> None:
+        return None
+
+    def say(self, message: str) -> None:
+        print(message, file=sys.stderr, flush=True)
 
 
 @dataclass
@@ -51,18 +68,12 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-class PlainDisplay:
+class PlainDisplay(Silent):
     """One line a change of state, for logs and pipes."""
 
     def __init__(self, stages: dict[str, str]) -> None:
         self._width = max(len(name) for name in stages)
         self._lock = threading.Lock()
-
-    def __enter__(self) -> PlainDisplay:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        return None
 
     def __call__(self, event: Event) -> None:
         if event.type not in ("state", "warning"):
@@ -110,6 +121,9 @@ class LiveDisplay:
                 row.metrics = row.metrics | data["metrics"]
             else:
                 row.note = data["message"]
+
+    def say(self, message: str) -> None:
+        self._live.console.print(message, markup=False)
 
     def _table(self) -> Table:
         from rich.progress_bar import ProgressBar

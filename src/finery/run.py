@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finery import runs
-from finery.errors import FineryError, InputError
-from finery.execute import AttemptFailed, Event, Execution, Outcome, exit_code, read_decision
+from finery.errors import InputError
+from finery.execute import AttemptFailed, Event, Execution, Outcome, read_decision
 from finery.load import Loaded, load
 from finery.plan import Planner, StagePlan
-from finery.progress import display, stage_table
+from finery.progress import Silent, display, stage_table
 from finery.receipts import Applied, already_applied
 from finery.schemas.reference import HubRef, RegistryRef, parse_reference, uses
 from finery.slots import check
-from finery.spool import NullSpool, Spool
+from finery.spool import NullSpool, Spool, without_password
 from finery.store import Store, write_json
 
+if TYPE_CHECKING:
+    from finery.tracking.sender import Tracker
+
+FLUSH = 60.0
+"""Seconds that MLflow gets at the end of a run to take what is unsent."""
 SETTLED = ("cached", "skip", "blocked")
 
 
@@ -60,6 +63,7 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     for name, stage in loaded.pipeline.stages.items():
         check(name, stage.resources.cpus, stage.resources.gpus)
     store = Store(home)
+    store.make()
     _resolve(loaded, home)
     planner = Planner(loaded, store, rerun=_rerun(loaded, options.from_stage), verify=options.verify)
     plans = planner.all()
@@ -70,27 +74,25 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     run_id, run_dir = runs.new_run(home, loaded)
     spool = NullSpool() if settled or options.plain else Spool(run_dir)
     journal = _Journal(run_dir)
-    screen = display({name: planner.config(name).kind for name in loaded.order}) if options.show else None  # type: ignore[attr-defined]
+    screen = display({name: planner.config(name).kind for name in loaded.order}) if options.show else Silent()  # type: ignore[attr-defined]
 
     def listen(event: Event) -> None:
         journal(event, execution)
-        if screen:
-            screen(event)
+        screen(event)
 
     execution = Execution(loaded, planner, run_id, run_dir, spool, listen=listen)
-    if screen:
-        with screen:
-            outcomes = _execute(execution, plain=settled or options.plain, home=home)
-    else:
-        outcomes = _execute(execution, plain=settled or options.plain, home=home)
+    tracker = None if settled or options.plain else _start_tracking(execution, home)
+    with screen:
+        outcomes = _execute(execution, home, screen.say, plain=settled or options.plain)
     planner.cache.save()
     promotions = _promote(execution, outcomes, home)
     result = runs.summary(loaded, run_id, outcomes, time.time() - started, promotions)
     write_json(run_dir / "summary.json", result)
     from finery.report import write_report
 
-    result["report"] = str(write_report(run_dir, loaded, execution.store))
-    _finish_tracking(execution, result, home, plain=settled or options.plain)
+    result["report"] = str(write_report(run_dir, loaded, store))
+    if tracker:
+        _finish_tracking(execution, tracker, result)
     return result
 
 
@@ -187,59 +189,22 @@ class _Journal:
                 write_json(self._path, self._known)
 
 
-def run_plain(execution: Execution) -> dict[str, Outcome]:
-    """Run every stage without Prefect: branches side by side, retries, Ctrl-C."""
-    threads: dict[str, threading.Thread] = {}
+def _execute(execution: Execution, home: Path, tell: Callable[[str], None], *, plain: bool) -> dict[str, Outcome]:
+    from finery.flow import run_flow, run_plain
 
-    def work(stage: str) -> None:
-        for need in execution.edges[stage]:
-            threads[need].join()
-        for attempt in range(1, execution.retries(stage) + 2):
-            try:
-                execution.attempt(stage, attempt)
-                return
-            except AttemptFailed:
-                time.sleep(execution.retry_delay(stage))
-
-    for stage in execution.order:
-        threads[stage] = threading.Thread(target=work, args=(stage,), name=stage, daemon=True)
-    for thread in threads.values():
-        thread.start()
-    _join_interruptibly(execution, list(threads.values()))
-    return execution.outcomes
-
-
-def _join_interruptibly(execution: Execution, threads: Sequence[threading.Thread]) -> None:
-    pressed = 0
-    while any(thread.is_alive() for thread in threads):
-        try:
-            for thread in threads:
-                thread.join(timeout=0.2)
-        except KeyboardInterrupt:
-            pressed += 1
-            execution.interrupt(force=pressed > 1)
-            _tell_interrupted(pressed)
-
-
-def _tell_interrupted(pressed: int) -> None:
-    print("stopping; running stages checkpoint first, press Ctrl-C again to kill them" if pressed == 1 else "killing", file=sys.stderr)
-
-
-def _execute(execution: Execution, *, plain: bool, home: Path) -> dict[str, Outcome]:
-    signal.signal(signal.SIGTERM, _as_interrupt)
     if plain:
-        return run_plain(execution)
-    forerunner = Forerunner(execution)
-    forerunner.start()
-    from finery.flow import run_flow
+        return run_plain(execution, tell=tell)
     from finery.servers import PrefectServer
 
+    Forerunner(execution).start()
     with PrefectServer(home) as server:
-        return run_flow(execution, server)
+        return run_flow(execution, server, summary=lambda outcomes: _markdown(execution, outcomes), tell=tell)
 
 
-def _as_interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
+def _markdown(execution: Execution, outcomes: Mapping[str, Outcome]) -> str:
+    from finery.words import markdown
+
+    return markdown(runs.summary(execution.loaded, execution.run_id, outcomes, 0.0, []))
 
 
 class Forerunner(threading.Thread):
@@ -289,8 +254,39 @@ def _apply(execution: Execution, stage: str, outcome: Outcome, decision: dict[st
     return apply_decision(decision, folder, uri=uri, home=home, run_info=info)
 
 
-def _finish_tracking(execution: Execution, result: dict[str, Any], home: Path, *, plain: bool) -> None:
-    raise NotImplementedError
+def _start_tracking(execution: Execution, home: Path) -> Tracker:
+    from finery.tracking.sender import Tracker
+
+    loaded, uri = execution.loaded, tracking_uri(execution.loaded, home)
+    tracker = Tracker(execution.spool, uri, earlier=[path for path in (home / "runs").iterdir() if path.is_dir()])
+    execution.spool.open_run(
+        loaded.pipeline.name,
+        experiment=loaded.pipeline.tracking.experiment,
+        uri=uri,
+        tags={"finery.pipeline_file": loaded.path.name},
+        params={"seed": loaded.pipeline.seed, "set": loaded.overrides},
+    )
+    execution.spool.artifact(execution.run_id, execution.run_dir / "pipeline.yaml")
+    tracker.start()
+    return tracker
+
+
+def _finish_tracking(execution: Execution, tracker: Tracker, result: dict[str, Any]) -> None:
+    """Give MLflow the summary and the report, and wait a while; what it does not take is kept and sent later."""
+    from finery.words import markdown
+
+    spool = execution.spool
+    spool.artifact(execution.run_id, execution.run_dir / "summary.json")
+    spool.artifact(execution.run_id, Path(result["report"]))
+    spool.artifact_text(execution.run_id, markdown(result), "summary.md")
+    spool.close_run({0: "FINISHED", 3: "FINISHED", 4: "FINISHED", 130: "KILLED"}.get(int(result["exit_code"]), "FAILED"))
+    left = tracker.flush(FLUSH)
+    tracker.stop()
+    spool.close()
+    warnings = list(tracker.warnings)
+    if left:
+        warnings.append(f"{left} events are not in MLflow yet; they are kept, and the next run or finery sync sends them")
+    result["tracking"] = {"uri": without_password(tracker.uri), "unsent": left, "warnings": warnings}
 
 
 def main(path: Path, options: Options, *, as_json: bool) -> int:
@@ -305,14 +301,12 @@ def main(path: Path, options: Options, *, as_json: bool) -> int:
 
 def final_words(result: dict[str, Any]) -> str:
     """What is printed at the end of a run."""
-    lines = ["", stage_table(result), ""]
-    for stage in result["stages"].values():
-        lines += stage["summary"].get("lines", [])
-    for promotion in result["promotions"]:
-        lines.append(f"promoted: {promotion['name']} version {promotion['version']} is @{promotion['alias']}" + ("" if promotion["moved"] else " (as before)"))
+    from finery.words import closing_lines
+
+    lines = ["", stage_table(result), "", *closing_lines(result)]
+    tracking = result.get("tracking", {})
+    lines += [f"warning: {warning}" for warning in tracking.get("warnings", [])]
     lines.append(f"report: {result['report']}")
+    if tracking:
+        lines.append(f"tracking: {tracking['uri']}")
     return "\n".join(lines)
-
-
-__all__ = ["FineryError", "Options", "exit_code", "main", "run"]
-_Listener = Callable[[Event], None]

@@ -134,7 +134,7 @@ def print_log(folder: Path, run: str, stage: str, *, follow: bool) -> None:
 
 
 def sync_text(folder: Path) -> str:
-    from finery.tracking import sync
+    from finery.tracking.sender import sync
 
     home = runs.home_of(project_of(folder))
     return str(sync([path for path in sorted((home / "runs").glob("*")) if path.is_dir()], home))

@@ -95,6 +95,23 @@ class Store:
         self.home = home
         self.root = home / "store"
 
+    def make(self) -> None:
+        """Make the store's folders.
+
+        Raises:
+            FineryError: it cannot be written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            (self.home / "runs").mkdir(exist_ok=True)
+        except OSError as error:
+            raise self._unwritable(error) from error
+        if not os.access(self.home, os.W_OK):
+            raise self._unwritable(PermissionError(13, "Permission denied"))
+
+    def _unwritable(self, error: OSError) -> FineryError:
+        return FineryError(f"the store {self.root} cannot be written: {error.strerror}; free space, or set FINERY_HOME to another place")
+
     def folder(self, kind: str, key: str) -> Path:
         return self.root / kind / key
 
@@ -151,7 +168,7 @@ class Store:
             (folder / "outputs").mkdir()
             write_json(folder / "spec.json", spec)
         except OSError as error:
-            raise FineryError(f"the store {self.root} cannot be written: {error.strerror}; free space or set FINERY_HOME to another place") from error
+            raise self._unwritable(error) from error
         return folder
 
     def scan(self, partial: Path) -> dict[str, dict[str, Any]]:
