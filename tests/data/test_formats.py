@@ -125,18 +125,24 @@ def test_columns_that_fit_nothing_are_an_error_with_the_remedy(
         make(source("a.jsonl", **more))
 
 
+def talk(*turns: tuple[str, Any], **last: Any) -> dict[str, Any]:
+    messages = [{"role": role, "content": content} for role, content in turns]
+    messages[-1].update(last)
+    return {"messages": messages}
+
+
 @pytest.mark.parametrize(
     ("row", "field", "code"),
     [
-        ({"messages": [{"role": "user", "content": "q"}, {"role": "user", "content": "q"}]}, "messages[1]", "bad_turns"),
-        ({"messages": [{"role": "user", "content": "q"}]}, "messages", "bad_turns"),
-        ({"messages": [{"role": "user", "content": ["q"]}]}, "messages[0].content", "wrong_type"),
-        ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": " "}]}, "messages[1].content", "empty"),
-        ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": [1]}]}, "messages[1]", "tool_calls"),
+        (talk(("user", "q"), ("user", "q")), "messages[1]", "bad_turns"),
+        (talk(("user", "q")), "messages", "bad_turns"),
+        (talk(("user", ["q"])), "messages[0].content", "wrong_type"),
+        (talk(("user", "q"), ("assistant", " ")), "messages[1].content", "empty"),
+        (talk(("user", "q"), ("assistant", ""), tool_calls=[1]), "messages[1]", "tool_calls"),
+        (talk(("user", "q"), ("assistant", "\ud83d")), "messages", "bad_text"),
         ({"messages": "hello"}, "messages", "wrong_type"),
-        ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "\ud83d"}]}, "messages", "bad_text"),
     ],
-)  # fmt: skip
+)
 def test_bad_conversations_are_rejected_with_the_turn(
     make: Callable[..., Any], write: Callable[..., Path], row: dict[str, Any], field: str, code: str
 ) -> None:

@@ -7,6 +7,7 @@ import unicodedata
 from functools import lru_cache
 from typing import Any
 
+from finery.errors import StageError
 from finery.rewards import latex
 from finery.rewards.extract import after_hash, boxed, extract
 from finery.rewards.numbers import parse_number, same_number
@@ -25,10 +26,12 @@ class AnswerFunction:
     def __call__(
         self,
         completions: list[Any],
-        answer: list[str | None],
+        answer: list[str | None] | None = None,
         truncated: list[bool] | None = None,
         **_: Any,
     ) -> list[float | None]:
+        if answer is None:
+            raise StageError("the reward answer needs rows with an `answer`; these have none")
         cut = truncated or [False] * len(completions)
         return [
             self.score(text_of(completion), gold, short)

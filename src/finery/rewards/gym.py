@@ -23,8 +23,9 @@ class GymFunction:
         self.how = how
 
     def __call__(
-        self, completions: list[Any], meta: list[Any], truncated: list[bool] | None = None, **_: Any
+        self, completions: list[Any], meta: list[Any] | None = None, truncated: list[bool] | None = None, **_: Any
     ) -> list[float | None]:
+        meta = meta if meta is not None else [None] * len(completions)
         cut = truncated or [False] * len(completions)
         return [
             self.score(text_of(completion), row, short)

@@ -176,7 +176,8 @@ def _excerpt(one: dict[str, Any]) -> str:
 
 
 def _values(values: Any, count: int, ids: Any, where: str) -> list[float | None]:
-    if inspect.isawaitable(values):
+    if inspect.iscoroutine(values):
+        values.close()
         raise StageError(f"{where} is asynchronous; a reward is a plain function")
     if not isinstance(values, list | tuple):
         raise StageError(

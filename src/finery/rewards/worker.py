@@ -47,6 +47,7 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._owner = 0
         self._warm: set[str] = set()
+        atexit.register(self.close)
 
     def ask(self, op: str, **request: Any) -> Any:
         """The value of one request of worker_main.
@@ -82,15 +83,17 @@ class Worker:
         if self._process is None or self._owner != os.getpid() or self._process.poll() is not None:
             self.close()
             environment = {k: v for k, v in os.environ.items() if k in _KEPT or k.startswith(("PYTHON", "LC_"))}
-            self._process = subprocess.Popen(
-                [sys.executable, "-P", str(Path(__file__).with_name("worker_main.py"))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                env=environment | {"OMP_NUM_THREADS": "1"},
-            )
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-P", str(Path(__file__).with_name("worker_main.py"))],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL,
+                    env=environment | {"OMP_NUM_THREADS": "1"},
+                )
+            except OSError as error:
+                raise StageError(f"the verifier process cannot be started: {error}") from error
             self._owner = os.getpid()
-            atexit.register(self.close)
         return self._process
 
     def _warm_up(self, process: subprocess.Popen[bytes], package: str) -> float:
@@ -98,7 +101,10 @@ class Worker:
         probe: dict[str, Any] = {"op": "math", "gold": "x", "answer": "x"}
         if package == "gym":
             probe = {"op": "gym", "task": "chain_sum", "entry": {"answer": "1", "metadata": {}}, "answer": "1"}
-        reply = self._exchange(process, probe, STARTUP)
+        try:
+            reply = self._exchange(process, probe, STARTUP)
+        except TooLong:
+            raise StageError(f"the verifier process does not start: no answer within {STARTUP:g} s") from None
         if "value" in reply:
             self._warm.add(package)
         elif "error" in reply:
@@ -109,7 +115,7 @@ class Worker:
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(request).encode() + b"\n")
+            process.stdin.write(json.dumps({**request, "wait": wait}).encode() + b"\n")
             process.stdin.flush()
             line = _line(process.stdout.fileno(), wait)
         except BrokenPipeError:

@@ -1,6 +1,7 @@
 """The process that runs verifiers which may hang: one JSON request a line on stdin, one JSON reply a line on stdout.
 
-Run as a script by `finery.rewards.worker`; it imports nothing of finery. Requests:
+Run as a script by `finery.rewards.worker`; it imports nothing of finery. Requests, each with `wait`, the seconds after
+which nobody listens any more and an alarm ends this process, even in the middle of C code:
     {"op": "math_gold", "gold": str}              -> {"value": bool}   can math-verify read the gold answer?
     {"op": "math", "gold": str, "answer": str}    -> {"value": bool}   are they equal?
     {"op": "gym", "task": str, "entry": {...}, "answer": str} -> {"value": float}
@@ -14,12 +15,15 @@ import json
 import logging
 import os
 import resource
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
 MEMORY = 4 << 30
 """Bytes of address space beyond which an allocation fails, so that 9^9^9 cannot take the host down."""
+GRACE = 2
+"""Seconds beyond `wait` before the alarm: the caller kills first, unless it is gone."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -77,12 +81,14 @@ def main() -> None:
     for line in sys.stdin:
         request = json.loads(line)
         operation = OPERATIONS[request.pop("op")]
+        signal.alarm(int(request.pop("wait")) + GRACE)
         try:
             reply = {"value": operation(**request)}
         except ModuleNotFoundError as error:
             reply = {"missing": str(error.name)}
         except Exception as error:  # any text a model writes may break a verifier; the caller decides what that means
             reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        signal.alarm(0)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
