@@ -17,7 +17,7 @@ class ImportStage(Stage):
     from_: Annotated[ModelRef, Field(alias="from")]
     """A folder of safetensors or a GGUF file (`./path`), `hf:org/name@revision`, or `registry:name@alias`."""
     base: ModelRef | None = None
-    """For a folder that holds an adapter: the model it was trained on. Needed unless the folder's model.json says it."""
+    """For a folder that holds an adapter: the model it was trained on. Needed unless its model.json says so."""
     dtype: Dtype | None = None
     """The weights' type; by default that of the source, and float32 for a GGUF. An adapter keeps its own."""
 

@@ -83,8 +83,8 @@ def _folder(source: Path, config: ImportStage, context: StageContext) -> tuple[A
 def _adapter(
     source: Path, config: ImportStage, inputs: Mapping[str, Path], context: StageContext
 ) -> tuple[Any, Any, dict[str, str]]:
-    from finery.training.models import load_model, load_tokenizer, read_model_info
     from finery.training.folders import has_tokenizer
+    from finery.training.models import load_model, load_tokenizer, read_model_info
 
     if config.dtype is not None:
         raise InputError(f"{source}: is an adapter and keeps its own type; `dtype` is for full weights")

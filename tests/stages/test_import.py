@@ -169,7 +169,7 @@ def test_source_that_is_no_model_is_refused(stage: Stage, tmp_path: Path, make: 
 
 
 def _llama_cpp_order(weight: torch.Tensor, heads: int) -> np.ndarray:
-    """llama.cpp rotates pairs that lie side by side; its converter permutes the rows of q and k (convert_hf_to_gguf)."""
+    """llama.cpp rotates pairs that lie side by side; its converter permutes the rows of q and k for that."""
     rows, width = weight.shape
     return weight.reshape(heads, 2, rows // heads // 2, width).transpose(1, 2).reshape(rows, width).numpy()
 

@@ -40,7 +40,7 @@ def load_gguf(path: Path, *, dtype: str | None = None) -> tuple[Any, Any, str]:
         raise InputError(f"{path}: is not a GGUF file (it does not begin with the letters GGUF)")
     transformers.utils.logging.disable_progress_bar()
     kept_packed = getattr(transformers, "GgufConfig", None)
-    # newer transformers leave weights in their blocks unless told otherwise; such a model can be neither saved nor trained
+    # newer transformers leave weights in their blocks unless told otherwise: such a model can't be saved or trained
     options = {"quantization_config": kept_packed(dequantize=True)} if kept_packed else {}
     where = {"pretrained_model_name_or_path": path.parent, "gguf_file": path.name, "local_files_only": True}
     try:

@@ -220,7 +220,8 @@ def _refuse_non_finite(model: Any) -> None:
     for name, weight in model.named_parameters():
         if weight.is_floating_point() and not bool(weight.detach().isfinite().all()):
             raise StageError(
-                f"the model's weight {name} holds numbers that are not finite (training diverged, or the type is too narrow)"
+                f"the model's weight {name} holds numbers that are not finite: training diverged, or {weight.dtype} is "
+                "too narrow for them"
             )
 
 

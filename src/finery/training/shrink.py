@@ -1,8 +1,8 @@
 """A smaller student cut out of its teacher: chosen layers, and in each the feed-forward units that weigh most.
 
-Layers are dropped as in DistilBERT's initialisation (arXiv 1910.01108, section 3: every second layer). Units are ranked by
-the product of the norms of their gate row, up row and down column; the score does not change when a unit is rescaled
-(up by s, down by 1/s), which leaves the function as it is.
+Layers are dropped as in DistilBERT's initialisation (arXiv 1910.01108, section 3: every second layer). Units are ranked
+by the product of the norms of their gate row, up row and down column; the score does not change when a unit is
+rescaled (up by s, down by 1/s), which leaves the function as it is.
 """
 
 from __future__ import annotations
