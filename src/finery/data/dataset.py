@@ -34,9 +34,12 @@ DATA_FILE = "data.parquet"
 INFO_FILE = "dataset.json"
 
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
 def canonical(value: Any) -> str:
     """Canonical JSON text of a value: sorted keys, no spaces, characters as they are."""
-    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def row_id(prompt: str | Sequence[Mapping[str, str]], answer: str | None) -> str:
@@ -99,7 +102,7 @@ def read_dataset(folder: Path) -> list[Row]:
             f"make one from your own files with a stage of kind data"
         )
     try:
-        table = pq.read_table(data)
+        table = pq.ParquetFile(data).read()
     except pa.ArrowException as error:
         raise InputError(f"{data}: cannot be read as Parquet: {error}") from error
     if unknown := [name for name in table.column_names if name not in COLUMNS]:

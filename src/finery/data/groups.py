@@ -15,7 +15,7 @@ from finery.data.records import Reject
 
 def normal(text: str) -> str:
     """Text as it is compared: NFKC, without white space at its ends."""
-    return unicodedata.normalize("NFKC", text).strip()
+    return (text if text.isascii() else unicodedata.normalize("NFKC", text)).strip()
 
 
 def group_key(row: Row, group_by: str, task: str | None) -> str:

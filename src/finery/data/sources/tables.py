@@ -53,7 +53,7 @@ def parquet_records(data: bytes, name: str) -> list[Record]:
     import pyarrow.parquet as pq
 
     try:
-        rows = pq.read_table(pa.BufferReader(data)).to_pylist()
+        rows = pq.ParquetFile(pa.BufferReader(data)).read().to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{name}: cannot be read as Parquet: {error}") from error
     return [Record(name, ("row", number), row) for number, row in enumerate(rows, 1)]
