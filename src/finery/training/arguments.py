@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -54,6 +55,13 @@ def trainer_arguments(config: TrainingStage, context: StageContext, *, max_steps
         "disable_tqdm": True,
         "push_to_hub": False,
     }
+
+
+def quietly(config_class: type, **arguments: Any) -> Any:
+    """A config of TRL's, without the warning that its own field `gradient_checkpointing` has a newer name."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing.*", category=FutureWarning)
+        return config_class(**arguments)
 
 
 def on_cpu(config: TrainingStage) -> bool:

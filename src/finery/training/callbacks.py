@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,8 +29,8 @@ class Report(TrainerCallback):
         last: the last value of each metric.
     """
 
-    def __init__(self, context: StageContext) -> None:
-        self._context = context
+    def __init__(self, context: StageContext, hidden: Sequence[str] = ()) -> None:
+        self._context, self._hidden = context, set(hidden)
         self.last: dict[str, float] = {}
 
     def on_step_end(
@@ -55,7 +55,7 @@ class Report(TrainerCallback):
         numbers = {
             name: value
             for name, value in (logs or {}).items()
-            if isinstance(value, int | float) and not name.startswith(_SPEED)
+            if isinstance(value, int | float) and not name.startswith(_SPEED) and name not in self._hidden
         }
         if set(numbers) - {"epoch"}:
             self._context.log(state.global_step, **numbers)
@@ -65,6 +65,9 @@ class Report(TrainerCallback):
 class Kept:
     """Mixed into a TRL trainer, before it: whole checkpoints, no model card, no telemetry, a stop at a loss of NaN."""
 
+    hidden: tuple[str, ...] = ()
+    """Metrics of the Trainer's that mean nothing here."""
+
     keeper: Checkpoints
     report: Report
     _context: StageContext
@@ -72,7 +75,7 @@ class Kept:
 
     def attach(self, context: StageContext, keeper: Checkpoints) -> None:
         """Take the place checkpoints go to; without the Trainer's own printing."""
-        self.keeper, self._context, self.report = keeper, context, Report(context)
+        self.keeper, self._context, self.report = keeper, context, Report(context, self.hidden)
         self.add_callback(self.report)  # type: ignore[attr-defined]
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
 

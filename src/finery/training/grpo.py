@@ -20,7 +20,7 @@ from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.grpo import GrpoStage
 from finery.stats.grpo import zero_std_groups
-from finery.training.arguments import lora_config, trainer_arguments
+from finery.training.arguments import lora_config, quietly, trainer_arguments
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.prompts import PromptPlan
@@ -56,6 +56,8 @@ class PlannedTrainer(Kept, GRPOTrainer):
     TRL's data loader reads a batch ahead, and starts its permutation anew on a resume; here it only counts slots,
     one epoch of them, and `plan` says what fills them.
     """
+
+    hidden = ("epoch",)
 
     def __init__(
         self, model: Any, *, rows: Sequence[Mapping[str, Any]], rewards: RewardSet, plan: PromptPlan, args: GRPOConfig,
@@ -125,6 +127,7 @@ class PlannedTrainer(Kept, GRPOTrainer):
             metrics["solved"].append(sum(map(sum, judged)) / sum(map(len, judged)))
             metrics["frac_all_solved"].append(sum(all(group) for group in judged) / len(judged))
             metrics["frac_none_solved"].append(sum(not any(group) for group in judged) / len(judged))
+        metrics["passes"] = [float(self.plan.passes)]
         metrics["prompts_in_pass"] = [float(self.plan.candidates)]
 
     def _silence_constant_groups(self, output: dict[str, Any]) -> None:
@@ -229,9 +232,10 @@ def train_grpo(
     return GrpoRun(trainer.model, trainer.report.last, trainer.samples)
 
 
-def grpo_arguments(config: GrpoStage, context: StageContext, weights: Sequence[float]) -> GRPOConfig:
+def grpo_arguments(config: GrpoStage, context: StageContext, weights: Sequence[float]) -> Any:
     """TRL's config: one generation batch a step, every field of the schema, no default of TRL's that matters."""
-    return GRPOConfig(
+    return quietly(
+        GRPOConfig,
         **trainer_arguments(config, context, max_steps=config.max_steps),
         num_generations=config.num_generations,
         steps_per_generation=config.gradient_accumulation_steps,

@@ -22,7 +22,7 @@ from trl.trainer.utils import add_fused_lm_head
 from finery.contract import StageContext
 from finery.errors import InputError, StageError
 from finery.schemas.training import Lora, Replay, TrainingStage
-from finery.training.arguments import lora_config, on_cpu, trainer_arguments
+from finery.training.arguments import lora_config, on_cpu, quietly, trainer_arguments
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.collate import Feed, SubBatch, first_item, targets
@@ -196,7 +196,8 @@ def train_sft(
         feed=feed,
         evaluation=Feed(evaluation, EVAL_BATCH, 0, pad_id=pad_id, split=split) if evaluation else None,
         replay_weight=replay[1].weight if replay else 0.0,
-        args=SFTConfig(
+        args=quietly(
+            SFTConfig,
             **trainer_arguments(config, context, max_steps=steps),
             eval_strategy="steps" if evaluation else "no",
             eval_steps=(eval_steps or steps) if evaluation else None,
