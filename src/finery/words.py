@@ -36,7 +36,10 @@ def closing_lines(summary: dict[str, Any]) -> list[str]:
 
 def markdown(summary: dict[str, Any]) -> str:
     """The same in Markdown, with the table of stages, for Prefect's artifact and MLflow's description."""
-    lines = [f"### {_escaped(summary['pipeline'])}: {exit_words(summary['exit_code'])} in {duration(summary['seconds'])}", ""]
+    lines = [
+        f"### {_escaped(summary['pipeline'])}: {exit_words(summary['exit_code'])} in {duration(summary['seconds'])}",
+        "",
+    ]
     rows = [("stage", "kind", "state", "seconds", "what it came to")]
     for name, stage in read.stages(summary).items():
         rows.append((name, stage["kind"], stage["state"], f"{stage['seconds']:.1f}", _headline(stage)))
@@ -44,7 +47,12 @@ def markdown(summary: dict[str, Any]) -> str:
     for block in _gate_blocks(summary):
         lines += [*(_escaped(line) + "  " for line in block), ""]
     for found, tables in _exams(summary):
-        lines += [f"**{found.stage}**, {_escaped(_exam_note(found, tables))}", "", *_markdown_table(_exam_rows(tables)), ""]
+        lines += [
+            f"**{found.stage}**, {_escaped(_exam_note(found, tables))}",
+            "",
+            *_markdown_table(_exam_rows(tables)),
+            "",
+        ]
     for block in _refusal_blocks(summary):
         lines += [*(_escaped(line.strip()) + "  " for line in block), ""]
     lines += [_promoted(promotion) for promotion in summary.get("promotions") or ()]
@@ -53,7 +61,11 @@ def markdown(summary: dict[str, Any]) -> str:
 
 def abstract(summary: dict[str, Any]) -> list[str]:
     """The run in a few sentences: what failed, what the gates said, how the models did, what was promoted."""
-    said = [f"{name} failed: {stage['message']}" for name, stage in read.stages(summary).items() if stage["state"] == "Failed"]
+    said = [
+        f"{name} failed: {stage['message']}"
+        for name, stage in read.stages(summary).items()
+        if stage["state"] == "Failed"
+    ]
     for found in read.artifacts(summary, "verdict"):
         if not isinstance(found.value, Unreadable):
             said.append(f"{found.stage} says {found.value.get('verdict')}: {found.value.get('reason')}")
@@ -62,7 +74,7 @@ def abstract(summary: dict[str, Any]) -> list[str]:
             cells = [(row.model, row.cells.get(table.main)) for row in table.rows]
             measured = ", ".join(f"{model} {cell.value:.3f}" for model, cell in cells if cell)
             said.append(f"{table.suite}, {metric_label(table.main)}: {measured}")
-    said += [" ".join(line.strip() for line in block) for block in _refusal_blocks(summary)]
+    said += [": ".join((block[0], "; ".join(line.strip() for line in block[1:]))) for block in _refusal_blocks(summary)]
     return said + [_promoted(promotion) for promotion in summary.get("promotions") or ()]
 
 
@@ -81,7 +93,9 @@ def _gate_blocks(summary: dict[str, Any]) -> Iterator[list[str]]:
             continue
         verdict = found.value
         block = [f"{found.stage}: {verdict.get('verdict')}: " + ", ".join(_estimate(row) for row in estimates(verdict))]
-        plain = verdict.get("verdict") == "rl" and verdict.get("conclusive") is not False and not verdict.get("weak_greedy")
+        plain = (
+            verdict.get("verdict") == "rl" and verdict.get("conclusive") is not False and not verdict.get("weak_greedy")
+        )
         if not plain and verdict.get("reason"):
             block.append(f"  {verdict['reason']}")
         yield block
@@ -126,8 +140,8 @@ def _exam_note(found: Found, tables: Sequence[SuiteTable]) -> str:
 
 
 def _exam_rows(tables: Sequence[SuiteTable]) -> list[tuple[str, ...]]:
-    """Models by suites and metrics; `truncated` only where something was."""
-    columns = [(table, name) for table in tables for name in table.metrics if name != "truncated" or _any_truncated(table)]
+    """Models by suites and metrics."""
+    columns = [(table, name) for table in tables for name in table.metrics]
     models = list(dict.fromkeys(row.model for table in tables for row in table.rows))
     rows = [("model", *(f"{table.suite} {metric_label(name)}" for table, name in columns))]
     for model in models:
@@ -136,10 +150,6 @@ def _exam_rows(tables: Sequence[SuiteTable]) -> list[tuple[str, ...]]:
         cells = [_cell(of[table.suite].cells.get(name)) if table.suite in of else "" for table, name in columns]
         rows.append((f"{model} (= {same})" if same else model, *cells))
     return rows
-
-
-def _any_truncated(table: SuiteTable) -> bool:
-    return any(row.cells["truncated"].value > 0 for row in table.rows if "truncated" in row.cells)
 
 
 def _cell(cell: Cell | None) -> str:
@@ -160,7 +170,10 @@ def _refusal_blocks(summary: dict[str, Any]) -> Iterator[list[str]]:
         elif found.value.get("verdict") != "promote":
             failed = [row for row in conditions(found.value, read.exam_of(summary, found.stage)) if not row.passed]
             reasons = [row.reason or f"{row.metric} must be {row.asked}" for row in failed]
-            yield [f"{found.stage}: refused: {found.value.get('model')} does not earn @{found.value.get('alias')}", *(f"  {reason}" for reason in reasons)]
+            yield [
+                f"{found.stage}: refused: {found.value.get('model')} does not earn @{found.value.get('alias')}",
+                *(f"  {reason}" for reason in reasons),
+            ]
 
 
 def _promoted(promotion: dict[str, Any]) -> str:
@@ -173,7 +186,9 @@ def _promoted(promotion: dict[str, Any]) -> str:
 
 def _text_table(rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return ["  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [
+        "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
 
 
 def _markdown_table(rows: Sequence[Sequence[str]]) -> list[str]:

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from finery.report.numbers import compact, rate, signed, ticks
+from finery.report.numbers import axis, compact, rate, signed, ticks
 from finery.report.svg import Markup, drawing, path, tag
 
 MOST_POINTS = 160
-_UNIT_WORDS = ("frac_", "ratio", "accuracy", "reward", "pass_at", "solved", "rate")
+_SHARES = ("frac_", "ratio", "accuracy", "reward", "pass_at", "solved", "pass_rate")
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Markup:
 
     Beyond MOST_POINTS points, each drawn point is the mean of a run of steps and a band shows their range.
     """
-    width, height, left, right, top, bottom = 236, 122, 40, 8, 8, 18
+    width, height, left, right, top, bottom = 236, 122, 44, 8, 8, 18
     finite = [value for _, value in points if value is not None]
     first, last = points[0][0], points[-1][0]
     scale = _domain(name, finite)
@@ -41,14 +41,17 @@ def curve(name: str, points: Sequence[tuple[int, float | None]]) -> Markup:
     def y(value: float) -> float:
         return height - bottom - (value - scale[0]) / (scale[-1] - scale[0]) * (height - top - bottom)
 
-    parts = [_rule(left, width - right, y(tick), compact(tick)) for tick in scale]
+    parts = [_rule(left, width - right, y(tick), axis(tick)) for tick in scale]
     for step, anchor in ((first, "start"), (last, "end")):
         parts.append(tag("text", f"{step:,}", x=x(step), y=height - 4, text_anchor=anchor, class_="tick"))
     groups = _grouped(points)
     if len(points) > len(groups):
         parts.append(_band(groups, x, y))
     parts += [tag("path", d=path([(x(s), y(v)) for s, v, *_ in run]), class_="curve") for run in _runs(groups)]
-    parts += [_point(group, name, x, y, (width - left - right) / max(1, len(groups)), top, height - bottom) for group in groups]
+    parts += [
+        _point(group, name, x, y, (width - left - right) / max(1, len(groups)), top, height - bottom)
+        for group in groups
+    ]
     return drawing(width, height, _curve_label(name, points), *parts, class_="small")
 
 
@@ -93,7 +96,7 @@ def _point(group: _Group, name: str, x, y, width: float, top: float, floor: floa
     area = tag("rect", x=x(step) - width / 2, y=top, width=width, height=floor - top)
     if mean is None:
         cross = tag("text", "\N{MULTIPLICATION SIGN}", x=x(step), y=floor, text_anchor="middle", class_="bad")
-        return tag("g", tag("title", f"{said}: {name} is not finite"), area, cross)
+        return tag("g", tag("title", f"{said}: {name} is not finite"), area, cross, class_="pt")
     dot = tag("circle", cx=x(step), cy=y(mean), r=2.6)
     return tag("g", tag("title", f"{said}: {name} {compact(mean)}"), area, dot, class_="pt")
 
@@ -103,12 +106,11 @@ def _domain(name: str, values: Sequence[float]) -> list[float]:
     if not values:
         return [0.0, 1.0]
     low, high = min(values), max(values)
-    if low >= 0 and high <= 1 and any(word in name for word in _UNIT_WORDS):
-        return [0.0, 0.5, 1.0] if high > 0.25 else ticks(0, max(high, 0.02))
+    if low >= 0 and high <= 1 and any(word in name for word in _SHARES):
+        return [0.0, 0.5, 1.0] if high > 0.25 else ticks(0, max(high, 0.01))
     if low == high:
-        pad = abs(low) * 0.1 or 1.0
-        return [low - pad, low, low + pad]
-    if low > 0 and low < 0.4 * high:
+        return [0.0, low * 2] if low > 0 else [low - 1.0, low, low + 1.0]
+    if 0 < low < 0.5 * high:
         low = 0.0
     return ticks(low, high)
 
@@ -126,7 +128,7 @@ def _rule(left: float, right: float, y: float, text: str) -> Markup:
 
 def intervals(rows: Sequence[Estimate], title: str) -> Markup:
     """A row a value on the axis from 0 to 1: its interval as a bar, a tick at the value, a dashed mark at a bound."""
-    width, step, left, right = 560, 30, 84, 92
+    width, step, left, right = 440, 30, 62, 84
     height = step * len(rows) + 26
 
     def x(value: float) -> float:
@@ -149,7 +151,9 @@ def _interval(row: Estimate, x, y: float, left: float, right: float) -> Markup: 
     if row.mark is not None:
         parts.append(tag("line", x1=x(row.mark), x2=x(row.mark), y1=y - 13, y2=y + 13, class_="mark"))
     if row.low is not None and row.high is not None:
-        parts.append(tag("rect", x=x(row.low), y=y - 5, width=max(1.5, x(row.high) - x(row.low)), height=10, rx=2, class_="span"))
+        parts.append(
+            tag("rect", x=x(row.low), y=y - 5, width=max(1.5, x(row.high) - x(row.low)), height=10, rx=2, class_="span")
+        )
         parts.append(tag("line", x1=x(row.value), x2=x(row.value), y1=y - 9, y2=y + 9, class_="value"))
         parts.append(tag("text", f"{rate(row.low, 2)} to {rate(row.high, 2)}", x=right + 12, y=y + 12, class_="tick"))
     else:
@@ -171,12 +175,20 @@ def histogram(rates: Sequence[float], bins: int, title: str) -> Markup:
     for value in rates:
         if 0 < value < 1:
             counts[min(bins - 1, int(value * bins))] += 1
-    columns = [(dead[0], "none", "rate 0"), *((count, "", f"rate {index / bins:.2f} to {(index + 1) / bins:.2f}") for index, count in enumerate(counts)), (dead[1], "all", "rate 1")]
-    width, height, left, bottom, top = 560, 150, 40, 22, 8
+    columns = [
+        (dead[0], "none", "rate 0"),
+        *((count, "", f"rate {index / bins:.2f} to {(index + 1) / bins:.2f}") for index, count in enumerate(counts)),
+        (dead[1], "all", "rate 1"),
+    ]
+    width, height, left, bottom, top = 440, 150, 32, 22, 8
     scale = ticks(0, max(1, *(count for count, *_ in columns)), 4)
     step = (width - left - 8 - 16) / len(columns)
     floor = height - bottom
-    parts = [_rule(left, width - 8, floor - tick / scale[-1] * (floor - top), compact(tick)) for tick in scale if tick == int(tick)]
+    parts = [
+        _rule(left, width - 8, floor - tick / scale[-1] * (floor - top), axis(tick))
+        for tick in scale
+        if tick == int(tick)
+    ]
     for index, (count, side, said) in enumerate(columns):
         x = left + step * index + (8 if index else 0) + (8 if index == len(columns) - 1 else 0)
         tall = count / scale[-1] * (floor - top)
@@ -185,23 +197,25 @@ def histogram(rates: Sequence[float], bins: int, title: str) -> Markup:
         parts.append(tag("g", tag("title", f"{count} prompts: {said}"), area, bar))
     inner = left + step + 8
     for value in (0.25, 0.5, 0.75):
-        parts.append(tag("text", f"{value:g}", x=inner + value * step * bins, y=height - 6, text_anchor="middle", class_="tick"))
+        parts.append(
+            tag("text", f"{value:g}", x=inner + value * step * bins, y=height - 6, text_anchor="middle", class_="tick")
+        )
     parts.append(tag("text", "0", x=left + step / 2, y=height - 6, text_anchor="middle", class_="tick"))
     parts.append(tag("text", "1", x=width - 8 - step / 2, y=height - 6, text_anchor="middle", class_="tick"))
     return drawing(width, height, f"{title}: {len(rates)} prompts, {dead[0]} never solved, {dead[1]} always", *parts)
 
 
-def dot(value: float, low: float | None, high: float | None) -> Markup:
-    """A value on 0 to 1 in a table cell."""
-    width, height, pad = 104, 12, 3
+def cell(value: float, low: float | None, high: float | None) -> Markup:
+    """A value on 0 to 1 in a table cell: its interval as a bar, a tick at the value."""
+    width, height, pad = 100, 12, 2
 
     def x(at: float) -> float:
         return pad + min(1.0, max(0.0, at)) * (width - 2 * pad)
 
-    parts = [tag("line", x1=pad, x2=width - pad, y1=6, y2=6, class_="grid")]
+    parts = [tag("line", x1=pad, x2=width - pad, y1=6, y2=6, class_="rail")]
     if low is not None and high is not None:
-        parts.append(tag("line", x1=x(low), x2=x(high), y1=6, y2=6, class_="whisker"))
-    parts.append(tag("circle", cx=x(value), cy=6, r=3, class_="dot"))
+        parts.append(tag("rect", x=x(low), y=3, width=max(1.0, x(high) - x(low)), height=6, rx=1, class_="span"))
+    parts.append(tag("line", x1=x(value), x2=x(value), y1=1, y2=11, class_="value"))
     return tag("svg", *parts, viewBox=f"0 0 {width} {height}", width=width, height=height, aria_hidden="true")
 
 
@@ -220,9 +234,21 @@ def changes(rows: Sequence[tuple[str, float, float | None, float | None, str]], 
     for index, (label, change, low, high, kind) in enumerate(rows):
         y = 2 + step * index + step / 2
         span = f" [{signed(low)}, {signed(high)}]" if low is not None and high is not None else ""
-        group = [tag("title", f"{label} {signed(change)}{span}"), tag("rect", x=0, y=y - 12, width=width, height=24, class_="area")]
+        group = [
+            tag("title", f"{label} {signed(change)}{span}"),
+            tag("rect", x=0, y=y - 12, width=width, height=24, class_="area"),
+        ]
         group.append(tag("text", _short(label), x=left - 8, y=y + 4, text_anchor="end", class_="name"))
-        group.append(tag("rect", x=min(x(0), x(change)), y=y - 6, width=max(0.8, abs(x(change) - x(0))), height=12, class_=f"change {kind}"))
+        group.append(
+            tag(
+                "rect",
+                x=min(x(0), x(change)),
+                y=y - 6,
+                width=max(0.8, abs(x(change) - x(0))),
+                height=12,
+                class_=f"change {kind}",
+            )
+        )
         if low is not None and high is not None:
             group.append(tag("line", x1=x(low), x2=x(high), y1=y, y2=y, class_="whisker"))
         group.append(tag("text", signed(change), x=width - right + 10, y=y + 4, class_=f"figure {kind}"))

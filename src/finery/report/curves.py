@@ -28,25 +28,29 @@ class Curve:
 class Curves:
     """The curves of one stage: `main` are shown, `more` fold away; `steps` is the last step."""
 
-    stage: str
-    kind: str
     steps: int
     main: list[Curve]
     more: list[Curve]
 
 
-def stage_curves(stage: str, kind: str, series: dict[str, dict[int, float | None]]) -> Curves | None:
+def stage_curves(series: dict[str, dict[int, float | None]]) -> Curves | None:
     """The curves of every metric that was logged at more than one step, or None if there is none."""
     moving = {name: values for name, values in series.items() if len(values) > 1}
     if not moving:
         return None
     ordered = sorted(moving, key=_order)
     drawn = {name: _draw(name, moving[name]) for name in ordered}
-    main = [drawn[name] for name in ordered if _order(name)[0] < len(TELLING)]
-    more = [drawn[name] for name in ordered if _order(name)[0] == len(TELLING)]
+    main: list[str] = []
+    seen: set[tuple[tuple[int, float | None], ...]] = set()
+    for name in ordered:
+        shape = tuple(moving[name].items())
+        if _order(name)[0] < len(TELLING) and shape not in seen and len(set(moving[name].values())) > 1:
+            main.append(name)  # a flat line, or the curve of a name before it, says little
+            seen.add(shape)
     if not main:
-        main, more = more[:8], more[8:]
-    return Curves(stage, kind, max(max(values) for values in moving.values()), main, more)
+        main = ordered[:8]
+    steps = max(max(values) for values in moving.values())
+    return Curves(steps, [drawn[name] for name in main], [drawn[name] for name in ordered if name not in main])
 
 
 def _order(name: str) -> tuple[int, str]:

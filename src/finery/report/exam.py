@@ -54,19 +54,33 @@ def suite_tables(evaluation: Mapping[str, Any]) -> list[SuiteTable]:
     """A table a suite, models in the order they were given, from an evaluation.json."""
     models: dict[str, Any] = evaluation.get("models") or {}
     same, reference = evaluation.get("same") or {}, evaluation.get("reference")
-    suites = list(dict.fromkeys([*(evaluation.get("suites") or {}), *(suite for found in models.values() for suite in found)]))
+    suites = list(
+        dict.fromkeys([*(evaluation.get("suites") or {}), *(suite for found in models.values() for suite in found)])
+    )
     tables = []
     for suite in suites:
         measured = {model: found[suite] for model, found in models.items() if isinstance(found.get(suite), dict)}
-        metrics = sorted({name for found in measured.values() for name in found}, key=metric_order)
+        metrics = sorted(
+            {name for found in measured.values() for name in found if _shown(name, measured)}, key=metric_order
+        )
         rows = [
-            ModelRow(model, {name: cell for name in metrics if (cell := _cell(name, found.get(name)))}, same.get(model), model == reference)
+            ModelRow(
+                model,
+                {name: cell for name in metrics if (cell := _cell(name, found.get(name)))},
+                same.get(model),
+                model == reference,
+            )
             for model, found in measured.items()
         ]
         facts = (evaluation.get("suites") or {}).get(suite)
         if metrics:
             tables.append(SuiteTable(suite, metrics, rows, facts if isinstance(facts, dict) else {}))
     return tables
+
+
+def _shown(name: str, measured: Mapping[str, Any]) -> bool:
+    """`truncated` only where a completion was."""
+    return name != "truncated" or any(finite((found.get(name) or {}).get("value")) for found in measured.values())
 
 
 def metric_order(name: str) -> tuple[int, int, str]:
@@ -86,12 +100,21 @@ def _cell(name: str, found: Any) -> Cell | None:
     if moved is not None and low is not None and high is not None and (low > 0 or high < 0):
         verdict = "gain" if (moved > 0) != (name in LOWER_IS_BETTER) else "loss"
     n = found.get("n")
-    return Cell(value, finite(found.get("low")), finite(found.get("high")), n if isinstance(n, int) else None, moved, low, high, verdict)
+    return Cell(
+        value,
+        finite(found.get("low")),
+        finite(found.get("high")),
+        n if isinstance(n, int) else None,
+        moved,
+        low,
+        high,
+        verdict,
+    )
 
 
 @dataclass(frozen=True)
 class ConditionRow:
-    """One bound on one number: `margin` is how far on the good side it lies, negative when it failed, None when unknown."""
+    """One condition: `margin` is how far on the good side its number lies, negative when it failed, None if unknown."""
 
     metric: str
     asked: str
@@ -115,11 +138,17 @@ def conditions(decision: Mapping[str, Any], evaluation: Mapping[str, Any] | None
             margins.append(None if value is None else high - value)
         if (drop := finite(bound.get("max_drop"))) is not None:
             other = _of_model(metric, bound.get("from"), evaluation)
-            asked.append(f"at most {drop:g} below {bound.get('from')}" + (f" ({other:.3f})" if other is not None else ""))
+            asked.append(
+                f"at most {drop:g} below {bound.get('from')}" + (f" ({other:.3f})" if other is not None else "")
+            )
             margins.append(None if value is None or other is None else value - (other - drop))
         known = [margin for margin in margins if margin is not None]
         margin = min(known) if known and len(known) == len(margins) else None
-        rows.append(ConditionRow(metric, " and ".join(asked), value, margin, bool(found.get("passed")), str(found.get("reason") or "")))
+        rows.append(
+            ConditionRow(
+                metric, " and ".join(asked), value, margin, bool(found.get("passed")), str(found.get("reason") or "")
+            )
+        )
     return rows
 
 

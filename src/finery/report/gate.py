@@ -82,17 +82,27 @@ def largest_k(verdict: Mapping[str, Any]) -> str:
 def _estimate(label: str, value: Any, mark: float | None, said: str) -> Estimate | None:
     if isinstance(value, dict):
         number = finite(value.get("value"))
-        return None if number is None else Estimate(label, number, finite(value.get("low")), finite(value.get("high")), mark, said)
+        return (
+            None
+            if number is None
+            else Estimate(label, number, finite(value.get("low")), finite(value.get("high")), mark, said)
+        )
     number = finite(value)
     return None if number is None else Estimate(label, number, None, None, mark, said)
 
 
 def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
     spoken = {
-        "prompts": "prompts", "samples": "samples a prompt", "excluded": "prompts excluded", "duplicates": "repeated rows left out",
-        "confidence": "confidence", "solved_at": "solved at", "min_gap": "gap asked for", "truncated": "truncated",
+        "prompts": "prompts",
+        "samples": "samples a prompt",
+        "excluded": "prompts excluded",
+        "duplicates": "repeated rows left out",
+        "confidence": "confidence",
+        "solved_at": "solved at",
+        "min_gap": "gap asked for",
+        "truncated": "truncated",
         "completion_length": "mean length, tokens",
-    }  # fmt: skip
+    }
     return [(said, compact(verdict[key])) for key, said in spoken.items() if finite(verdict.get(key)) is not None]
 
 
@@ -112,4 +122,5 @@ def rates_note(rates: Sequence[float]) -> str:
         return ""
     none, every = sum(value <= 0 for value in rates), sum(value >= 1 for value in rates)
     teach = len(rates) - none - every
-    return f"{teach} of {len(rates)} prompts are sometimes solved and sometimes not ({rate(teach / len(rates), 2)}); {none} never, {every} always."
+    share = rate(teach / len(rates), 2)
+    return f"{teach} of {len(rates)} prompts ({share}) are solved now and then; {none} never, {every} always."

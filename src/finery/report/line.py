@@ -6,6 +6,7 @@ order by barycentres.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -38,7 +39,9 @@ class Node:
 
 def draw(nodes: Sequence[Node], needs: Mapping[str, Sequence[str]], *, upright: bool) -> Markup:
     """The drawing; `needs` maps a stage to those it uses, `upright` lays the ranks from top to bottom."""
-    edges = reduced({node.name: [n for n in needs.get(node.name, ()) if any(n == m.name for m in nodes)] for node in nodes})
+    edges = reduced(
+        {node.name: [n for n in needs.get(node.name, ()) if any(n == m.name for m in nodes)] for node in nodes}
+    )
     places, bends = layout(edges)
     across, along = (132.0, 66.0) if upright else (58.0, 140.0)
     ranks = 1 + max(rank for rank, _ in places.values())
@@ -47,7 +50,11 @@ def draw(nodes: Sequence[Node], needs: Mapping[str, Sequence[str]], *, upright: 
 
     def centre(rank: float, place: float) -> tuple[float, float]:
         first, second = (place - low) * across, rank * along
-        return (first + _BOX[0] / 2 + 2, second + _BOX[1] / 2 + 2) if upright else (second + _BOX[0] / 2 + 2, first + _BOX[1] / 2 + 2)
+        return (
+            (first + _BOX[0] / 2 + 2, second + _BOX[1] / 2 + 2)
+            if upright
+            else (second + _BOX[0] / 2 + 2, first + _BOX[1] / 2 + 2)
+        )
 
     parts: list[Markup] = []
     for target, sources in edges.items():
@@ -56,7 +63,9 @@ def draw(nodes: Sequence[Node], needs: Mapping[str, Sequence[str]], *, upright: 
             parts.append(tag("path", d=_wire([centre(*point) for point in chain], upright), class_="edge"))
     parts += [_box(node, centre(*places[node.name]), needs.get(node.name, ())) for node in nodes]
     spread, length = (high - low) * across, (ranks - 1) * along
-    width, height = (spread + _BOX[0] + 4, length + _BOX[1] + 4) if upright else (length + _BOX[0] + 4, spread + _BOX[1] + 4)
+    width, height = (
+        (spread + _BOX[0] + 4, length + _BOX[1] + 4) if upright else (length + _BOX[0] + 4, spread + _BOX[1] + 4)
+    )
     label = "The line: " + ", ".join(f"{node.name} {node.state}" for node in nodes)
     return drawing(width, height, label, *parts, class_="upright" if upright else "level")
 
@@ -64,7 +73,11 @@ def draw(nodes: Sequence[Node], needs: Mapping[str, Sequence[str]], *, upright: 
 def _box(node: Node, centre: tuple[float, float], needs: Sequence[str]) -> Markup:
     width, height = _BOX
     x, y = centre[0] - width / 2, centre[1] - height / 2
-    title = f"{node.name} ({node.kind}): {node.state}" + (f", {node.note}" if node.note else "") + (f"; uses {', '.join(needs)}" if needs else "")
+    title = (
+        f"{node.name} ({node.kind}): {node.state}"
+        + (f", {node.note}" if node.note else "")
+        + (f"; uses {', '.join(needs)}" if needs else "")
+    )
     name = node.name if len(node.name) <= 14 else node.name[:13] + "\N{HORIZONTAL ELLIPSIS}"
     note = " \N{MIDDLE DOT} ".join(part for part in (node.kind, node.note) if part)
     group = tag(
@@ -96,7 +109,7 @@ def _wire(points: Sequence[tuple[float, float]], upright: bool) -> str:
         route += [(x, y - half), (x, y + half)] if upright else [(x - half, y), (x + half, y)]
     route.append(end)
     said = f"M{route[0][0]:.1f} {route[0][1]:.1f}"
-    for (ax, ay), (bx, by) in zip(route, route[1:], strict=False):
+    for (ax, ay), (bx, by) in itertools.pairwise(route):
         if upright:
             middle = (ay + by) / 2
             said += f"C{ax:.1f} {middle:.1f} {bx:.1f} {middle:.1f} {bx:.1f} {by:.1f}"
@@ -122,7 +135,10 @@ def reduced(needs: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
 
     for name in needs:
         visit(name)
-    return {n: [need for need in dict.fromkeys(needs[n]) if not any(need in above[other] for other in needs[n])] for n in ordered}
+    return {
+        n: [need for need in dict.fromkeys(needs[n]) if not any(need in above[other] for other in needs[n])]
+        for n in ordered
+    }
 
 
 _Place = tuple[int, float]
@@ -149,7 +165,12 @@ def layout(edges: Mapping[str, Sequence[str]]) -> tuple[dict[str, _Place], dict[
     place = {name: i - (len(layer) - 1) / 2 for layer in layers for i, name in enumerate(layer)}
     for sweep in range(24):
         for layer in layers if sweep % 2 == 0 else reversed(layers):
-            wish = {name: sum(place[n] for n in neighbours[name]) / len(neighbours[name]) if neighbours[name] else place[name] for name in layer}
+            wish = {
+                name: sum(place[n] for n in neighbours[name]) / len(neighbours[name])
+                if neighbours[name]
+                else place[name]
+                for name in layer
+            }
             layer.sort(key=lambda name: wish[name])
             place |= _spaced([(name, wish[name]) for name in layer])
     return {name: (rank[name], place[name]) for name in edges}, {

@@ -45,6 +45,14 @@ def compact(value: Any) -> str:
     return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}".replace("-", MINUS)
 
 
+def axis(value: float) -> str:
+    """A tick's label, short: `250k`, `1.5M`, else as `compact`."""
+    for size, sign in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
+        if abs(value) >= size:
+            return compact(value / (1e3 if sign == "k" else size)) + sign
+    return compact(value)
+
+
 def duration(seconds: float) -> str:
     """`0.8 s`, `42 s`, `4 min 12 s`, `2 h 05 min`."""
     if seconds < 9.95:

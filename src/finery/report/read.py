@@ -93,7 +93,8 @@ def stage_folder(store_root: Path, stage: dict[str, Any]) -> Path | None:
     """Where a stage's log and metrics lie: its place in the store, or its working folder when it did not end well."""
     if not stage.get("key"):
         return None
-    for folder in (store_root / stage["kind"] / stage["key"], store_root / stage["kind"] / f"{stage['key']}.partial"):
+    kind, key = str(stage["kind"]), str(stage["key"])
+    for folder in (store_root / kind / key, store_root / kind / f"{key}.partial"):
         if folder.is_dir():
             return folder
     return None

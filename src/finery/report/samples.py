@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from finery.report.numbers import compact
 
 PER_KIND = 3
-PROMPTS = 4
+PROMPTS = 3
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,9 @@ _KNOWN = ("model", "suite", "id", "prompt", "completion", "answer", "score", "so
 def text_of(value: Any) -> str:
     """A prompt or completion as text; messages one after the other, each under its role."""
     if isinstance(value, list):
-        return "\n".join(f"[{m.get('role', '?')}] {m.get('content', '')}" if isinstance(m, dict) else str(m) for m in value)
+        return "\n".join(
+            f"[{m.get('role', '?')}] {m.get('content', '')}" if isinstance(m, dict) else str(m) for m in value
+        )
     return "" if value is None else str(value)
 
 
@@ -57,8 +60,19 @@ def sample(row: dict[str, Any]) -> Sample:
     """A row of samples.jsonl as it is shown."""
     score = row.get("score")
     scores = [(name, _score(value)) for name, value in score.items()] if isinstance(score, dict) else []
-    notes = [(key, "" if value is True else _score(value)) for key, value in row.items() if key not in _KNOWN and _noteworthy(value)]
-    return Sample(text_of(row.get("prompt")), text_of(row.get("completion")), text_of(row.get("answer")), scores, verdict_of(row), notes)
+    notes = [
+        (key, "" if value is True else _score(value))
+        for key, value in row.items()
+        if key not in _KNOWN and _noteworthy(value)
+    ]
+    return Sample(
+        text_of(row.get("prompt")),
+        text_of(row.get("completion")),
+        text_of(row.get("answer")),
+        scores,
+        verdict_of(row),
+        notes,
+    )
 
 
 def _noteworthy(value: Any) -> bool:
@@ -85,7 +99,9 @@ def compared(rows: Sequence[dict[str, Any]]) -> list[Compared]:
     """For each suite, prompts on which models differ most in how often they solve it; models in the file's order."""
     suites: dict[str, dict[Any, dict[str, list[dict[str, Any]]]]] = {}
     for row in rows:
-        suites.setdefault(str(row.get("suite", "")), {}).setdefault(row.get("id"), {}).setdefault(str(row.get("model", "")), []).append(row)
+        suites.setdefault(str(row.get("suite", "")), {}).setdefault(row.get("id"), {}).setdefault(
+            str(row.get("model", "")), []
+        ).append(row)
     found = []
     for suite, prompts in suites.items():
         most = max(len(models) for models in prompts.values())
@@ -124,8 +140,9 @@ def _spread(items: list[Any], count: int) -> list[Any]:
 
 def tally(rows: Sequence[dict[str, Any]]) -> str:
     """`2,400 completions of 150 prompts: 1,140 solved, 1,260 unsolved (12 of them truncated), 3 abstained`."""
-    counts = {verdict: sum(verdict_of(row) == verdict for row in rows) for verdict in ("solved", "unsolved", "truncated", "abstained")}
+    counts = Counter(verdict_of(row) for row in rows)
     prompts = len({(row.get("suite"), row.get("id")) for row in rows})
-    cut = f" ({counts['truncated']:,} of them truncated)" if counts["truncated"] else ""
-    none = f", {counts['abstained']:,} abstained" if counts["abstained"] else ""
-    return f"{len(rows):,} completions of {prompts:,} prompts: {counts['solved']:,} solved, {counts['unsolved'] + counts['truncated']:,} unsolved{cut}{none}"
+    said = f"{len(rows):,} completions of {prompts:,} prompts: {counts['solved']:,} solved, "
+    said += f"{counts['unsolved'] + counts['truncated']:,} unsolved"
+    said += f" ({counts['truncated']:,} of them truncated)" if counts["truncated"] else ""
+    return said + (f", {counts['abstained']:,} abstained" if counts["abstained"] else "")
