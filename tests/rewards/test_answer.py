@@ -221,3 +221,12 @@ def test_a_worker_whose_owner_is_gone_ends_in_the_middle_of_a_verification() -> 
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.close()
     assert process.wait(timeout=60) != 0
+
+
+def test_the_verdict_on_an_answer_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ask = worker.Worker.ask
+    monkeypatch.setattr(worker.Worker, "ask", lambda self, op, **more: asked.append(op) or ask(self, op, **more))
+    function = AnswerFunction("auto", "auto")
+    assert [function.score("\\boxed{n+2}", "n+1"), function.score("\\boxed{n+2}", "n+1")] == [0.0, 0.0]
+    assert asked == ["math_gold", "math"]
