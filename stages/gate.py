@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,18 +53,17 @@ def run(config: GateStage, inputs: Mapping[str, Path], context: StageContext) ->
 
     context.rewind(0)
     rewards = build(config.rewards, inputs)
-    data = config.data
-    rows, duplicates = prompts_of(read_dataset(inputs["data"]), data, config.max_prompts)
+    rows, duplicates = prompts_of(read_dataset(inputs["data"]), config.data, config.max_prompts)
     n = config.samples_per_prompt
     counter = Counter(context, len(rows) * (n + 1))
     subject = Subject(inputs["model"], context.bases, config.resources.gpus)
-    shared = {"sampling": config.sampling, "seed": context.seed, "batch_size": config.batch_size}
+    draw = Draw(n=n, sampling=config.sampling, seed=context.seed, batch_size=config.batch_size)
     sampled, greedy = (
         measure(
-            subject, rows, rewards, draw,
+            subject, rows, rewards, each,
             log=context.checkpoint_dir / f"{name}.jsonl", context=context, counter=counter, note=name,
         )
-        for name, draw in (("sampled", Draw(n=n, **shared)), ("greedy", Draw(n=1, greedy=True, **shared)))
+        for name, each in (("sampled", draw), ("greedy", replace(draw, n=1, greedy=True)))
     )  # fmt: skip
     numbers = _numbers(config, sampled, [one[0] for one in greedy], context.seed)
     verdict = decide(

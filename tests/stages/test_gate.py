@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import row_id, write_dataset
@@ -169,6 +170,24 @@ def test_a_gpu_that_is_not_there_is_an_error(tmp_path: Path) -> None:
         pytest.skip("this machine has one")
     with pytest.raises(StageError, match="torch sees no GPU"):
         _run(tmp_path, _rows(), resources={"gpus": 1})
+
+
+def test_case_P2_one_sample_a_prompt_cannot_estimate_pass_at_100() -> None:
+    with pytest.raises(ValidationError, match="1 samples cannot estimate pass@100"):
+        _config(k=[1, 10, 100], samples=1)
+
+
+def test_case_P3_a_low_score_is_not_a_solved_completion(tmp_path: Path) -> None:
+    """Each completion scores 0.005, which is true to Python and unsolved to a gate."""
+    expected = json.loads((BASE.parents[1] / "tests" / "cases" / "P3.json").read_text())["pass@1"]
+    code = f"def low(prompts, completions, **columns):\n    return [{expected}] * len(completions)\n"
+    (tmp_path / "mine.py").write_text(code)
+    write_dataset(_rows(), tmp_path / "data")
+    config = _config(rewards=[{"kind": "python", "file": "./mine.py", "function": "low"}], solved_at=0.5)
+    inputs = {"model": BASE, "data": tmp_path / "data", "rewards.0.file": tmp_path / "mine.py"}
+    result = gate.run(config, inputs, _context(tmp_path))
+    assert result.metrics["pass_at_1"] == 0.0
+    assert result.summary["verdict"] == "more_data"
 
 
 def test_the_same_gate_again_makes_the_same_bytes(tmp_path: Path) -> None:

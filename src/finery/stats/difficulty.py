@@ -15,9 +15,10 @@ from finery.stats.beta import beta_quantile
 class DifficultyTracker:
     """The pass rate of every prompt, as Beta(1/2 + solved, 1/2 + failed) with discounted counts.
 
-    After MoPPS (arXiv 2507.04632), which holds a Beta posterior a prompt and discounts it as the policy moves;
-    here the prior is Jeffreys' Beta(1/2, 1/2), so that 16 wrong completions of 16 give an estimate of 0.03,
-    below a band that begins at 0.05, and 8 of 8 wrong give 0.056, which stays in it.
+    After MoPPS (arXiv 2507.04632), which holds a Beta posterior a prompt and lets old evidence fade as the policy
+    moves. Here the posterior mean is judged instead of a draw, and the prior is Jeffreys', so that 16 wrong
+    completions of 16 give an estimate of 0.03, below a band that begins at 0.05, and 8 of 8 wrong give 0.056,
+    which stays in it.
 
     Args:
         start: prompt id to `{"n", "solved"}`, as difficulty.json's "prompts" holds it.

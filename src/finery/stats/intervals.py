@@ -37,11 +37,12 @@ class Bootstrap:
     """Resampling weights of one set of P problems, drawn once and used for every number on it.
 
     Rubin 1981, "The Bayesian Bootstrap" (Annals of Statistics 9:130): each resample weights the problems by a
-    flat Dirichlet instead of by how often each was drawn; limits are percentiles of the weighted means. To the
-    P problems one of prior is added, half of it at each end of the number's range. For numbers that are 0 or 1
-    the result is then Jeffreys' Beta(s + 1/2, P - s + 1/2) interval (Brown, Cai, DasGupta 2001, Statistical
-    Science 16:101), and problems that all agree get an honest interval instead of one of width zero: 150
-    solved of 150 gives [0.98, 1.00].
+    flat Dirichlet instead of by how often each was drawn; limits are percentiles of the weighted means. As in
+    Hjort 1991, "Bayesian and Empirical Bayesian Bootstrapping" (arXiv 2605.11677), there is a prior beside the
+    P problems: one problem, half of it at each end of the number's range. For numbers that are 0 or 1 the
+    result is then Jeffreys' Beta(s + 1/2, P - s + 1/2) interval (Brown, Cai, DasGupta 2001, Statistical Science
+    16:101), and problems that all agree get an honest interval instead of one of width zero: 150 solved of 150
+    gives [0.98, 1.00].
     """
 
     def __init__(self, problems: int, *, confidence: float, seed: int, resamples: int = RESAMPLES) -> None:

@@ -76,7 +76,7 @@ def sample(
         raise ValueError("greedy decoding has one completion a row")
     if n < 1 or batch_size < 1:
         raise ValueError("n and batch_size must be at least 1")
-    prompts = [_prompt_ids(tokenizer, row, model) for row in rows]
+    prompts = _checked(render_prompts(tokenizer, [row["prompt"] for row in rows]), rows, model)
     decoder = _Decoder(model, tokenizer, sampling)
     results: list[list[Completion]] = [[] for _ in rows]
     done = 0
@@ -122,9 +122,18 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Map
     )
 
 
+def render_prompts(
+    tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str | Sequence[Mapping[str, Any]]]
+) -> list[list[int]]:
+    """`render_prompt` of each; texts are tokenized together, which takes a fraction of the time."""
+    if prompts and all(isinstance(prompt, str) for prompt in prompts):
+        return [list(ids) for ids in tokenizer(list(prompts), add_special_tokens=False)["input_ids"]]
+    return [render_prompt(tokenizer, prompt) for prompt in prompts]
+
+
 def order_by_length(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]) -> list[int]:
     """The rows' positions from the shortest prompt to the longest: in this order little of a batch is padding."""
-    lengths = [len(render_prompt(tokenizer, row["prompt"])) for row in rows]
+    lengths = [len(ids) for ids in render_prompts(tokenizer, [row["prompt"] for row in rows])]
     return sorted(range(len(rows)), key=lambda row: (lengths[row], row))
 
 
@@ -154,17 +163,17 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[
     return sorted(int(i) for i in ids)
 
 
-def _prompt_ids(tokenizer: PreTrainedTokenizerBase, row: Mapping[str, Any], model: PreTrainedModel) -> list[int]:
-    ids = render_prompt(tokenizer, row["prompt"])
-    if not ids:
-        raise InputError(f"row {row['id']}: the prompt has no token; a completion needs something to start from")
+def _checked(prompts: list[list[int]], rows: Sequence[Mapping[str, Any]], model: PreTrainedModel) -> list[list[int]]:
     positions = _positions(model)
-    if positions is not None and len(ids) >= positions:
-        raise InputError(
-            f"row {row['id']}: the prompt has {len(ids)} tokens and the model {positions} positions, so nothing can "
-            "be completed; leave the row out or use a model with a longer context"
-        )
-    return ids
+    for ids, row in zip(prompts, rows, strict=True):
+        if not ids:
+            raise InputError(f"row {row['id']}: the prompt has no token; a completion needs something to start from")
+        if positions is not None and len(ids) >= positions:
+            raise InputError(
+                f"row {row['id']}: the prompt has {len(ids)} tokens and the model {positions} positions, so nothing "
+                "can be completed; leave the row out or use a model with a longer context"
+            )
+    return prompts
 
 
 def _positions(model: PreTrainedModel) -> int | None:
