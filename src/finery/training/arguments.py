@@ -12,8 +12,12 @@ from finery.errors import InputError
 from finery.schemas.training import Lora, TrainingStage
 
 
-def trainer_arguments(config: TrainingStage, context: StageContext, *, max_steps: int) -> dict[str, Any]:
+def trainer_arguments(config: TrainingStage, context: StageContext, model: Any, *, max_steps: int) -> dict[str, Any]:
     """Keyword arguments that SFTConfig and GRPOConfig share.
+
+    Args:
+        model: its config keeps its `use_cache`, which the Trainer would overwrite and the output then carry on.
+        max_steps: optimizer steps.
 
     Raises:
         InputError: the stage asks for GPUs that are not there, or for more than one.
@@ -43,6 +47,7 @@ def trainer_arguments(config: TrainingStage, context: StageContext, *, max_steps
         "logging_first_step": False,
         # the Trainer's filter would show a NaN as the mean of earlier losses
         "logging_nan_inf_filter": False,
+        "use_cache": model.config.get_text_config().use_cache,
         "gradient_checkpointing": config.gradient_checkpointing,
         "seed": trainer_seed(context.seed),
         "use_cpu": cpu,

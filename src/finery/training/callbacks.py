@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import PrinterCallback, TrainerCallback
+from transformers.utils import logging
 
 from finery.contract import Interrupted, StageContext
 from finery.errors import StageError
@@ -78,6 +79,7 @@ class Kept:
         self.keeper, self._context, self.report = keeper, context, Report(context, self.hidden)
         self.add_callback(self.report)  # type: ignore[attr-defined]
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
+        logging.disable_progress_bar()
 
     def extra_state(self) -> dict[str, Any]:
         """JSON to keep in a checkpoint's marker."""

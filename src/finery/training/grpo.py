@@ -221,7 +221,7 @@ def train_grpo(
         rows=rows,
         rewards=rewards,
         plan=plan,
-        args=grpo_arguments(config, context, rewards.weights),
+        args=grpo_arguments(config, context, model, rewards.weights),
         processing_class=tokenizer,
         peft_config=lora_config(config.lora) if config.lora else None,
     )
@@ -232,11 +232,11 @@ def train_grpo(
     return GrpoRun(trainer.model, trainer.report.last, trainer.samples)
 
 
-def grpo_arguments(config: GrpoStage, context: StageContext, weights: Sequence[float]) -> Any:
+def grpo_arguments(config: GrpoStage, context: StageContext, model: Any, weights: Sequence[float]) -> Any:
     """TRL's config: one generation batch a step, every field of the schema, no default of TRL's that matters."""
     return quietly(
         GRPOConfig,
-        **trainer_arguments(config, context, max_steps=config.max_steps),
+        **trainer_arguments(config, context, model, max_steps=config.max_steps),
         num_generations=config.num_generations,
         steps_per_generation=config.gradient_accumulation_steps,
         max_completion_length=config.sampling.max_completion_length,

@@ -198,7 +198,7 @@ def train_sft(
         replay_weight=replay[1].weight if replay else 0.0,
         args=quietly(
             SFTConfig,
-            **trainer_arguments(config, context, max_steps=steps),
+            **trainer_arguments(config, context, model, max_steps=steps),
             eval_strategy="steps" if evaluation else "no",
             eval_steps=(eval_steps or steps) if evaluation else None,
             max_length=None,
