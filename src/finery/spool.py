@@ -122,6 +122,7 @@ class Spool:
 
     def warn(self, message: str) -> None:
         """Keep a warning for the user; the same one is kept once."""
+        message = without_password(message)
         with self._lock:
             if message in self.warnings:
                 return
@@ -304,9 +305,9 @@ class NullSpool(Spool):
         return True
 
 
-def without_password(uri: str) -> str:
-    """A URI without the user name and password it may carry: nothing secret is written down."""
-    return re.sub(r"^([a-z][a-z0-9+.-]*://)[^/@]*@", r"\1", uri, flags=re.IGNORECASE)
+def without_password(text: str) -> str:
+    """A URI, or a text that quotes some, without the user names and passwords in them: nothing secret is written."""
+    return re.sub(r"([a-z][a-z0-9+.-]*://)[^/@\s'\"]*@", r"\1", text, flags=re.IGNORECASE)
 
 
 def _identifier(text: str) -> str:

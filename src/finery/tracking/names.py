@@ -85,6 +85,9 @@ def flatten(params: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
     names, flat, troubles = Names(), {}, []
     for name, value in _flat("", params):
         written, trouble = names.write(name)
+        if written in flat:  # {"a.b": 1, "a": {"b": 2}}
+            trouble = f"{name!r} is there twice; one goes by {written + '_x_'!r}"
+            written += "_x_"
         flat[written] = value
         troubles += [trouble] if trouble else []
     return flat, troubles

@@ -83,7 +83,7 @@ class Tracker:
             self._work()
         except Exception as error:
             # the last line of defence: a fault in the sender or in mlflow ends the sender, never the run
-            self.failed = f"{type(error).__name__}: {error}"
+            self.failed = without_password(f"{type(error).__name__}: {error}")
             self.spool.warn(
                 f"tracking stopped: {self.failed}; the log is kept in {self.spool.path.parent}, `finery sync` sends it"
             )
@@ -231,4 +231,4 @@ def _trouble() -> tuple[type[Exception], ...]:
 
 def _away(uri: str, error: Exception) -> str:
     first = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return f"MLflow at {without_password(uri)} cannot be used now: {first[:300]}"
+    return without_password(f"MLflow at {uri} cannot be used now: {first[:300]}")
