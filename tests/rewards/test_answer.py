@@ -69,6 +69,7 @@ def test_case_R4_a_hanging_verifier_is_killed_and_the_next_answer_is_judged(monk
     short = worker.Worker(deadline=1.0)
     monkeypatch.setattr(worker, "SHARED", short)
     monkeypatch.setattr(latex, "_within_guards", lambda text: True)
+    latex._verified.cache_clear()
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(r4("7", ["\\boxed{9^{9^{9^{9}}}}", "\\boxed{7}"])))
     thread.start()

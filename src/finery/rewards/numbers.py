@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-LONGEST = 400
+LONGEST = 200
 """Texts longer than this are not numbers; it bounds the work a completion can cause."""
 LARGEST_EXPONENT = 400
 PLACES = 6
@@ -23,7 +23,7 @@ _FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*(?:\{\s*([+-]?\d+)\s*\}|(\d))\s
 _DRESS = re.compile(r"\\[()\[\]]|\\left|\\right|\\,|\\!|\\;|\\ |~|\*\*")
 _CURRENCY = re.compile(r"\\?[$€£¥]")
 _UNIT = re.compile(
-    r"\s*(?:\\?%|(?:\\(?:text|mathrm|textbf)\s*\{[^{}]*\}|°|\^\{?\\circ\}?)+|\s(?:[A-Za-z]{2,}[ .]?){1,3})"
+    r"\s*(?:\\?%|(?:\\(?:text|mathrm|textbf)\s*\{[^{}]*\}|°|\^\{?\\circ\}?)+|(?:\s[A-Za-z]{2,}\.?){1,3})"
 )
 _NOT_UNITS = re.compile(
     r"\b(?:pi|tau|sqrt|root|log|ln|sin|cos|tan|exp|mod|or|and|to|over|plus|minus|times|by|dozen|"
