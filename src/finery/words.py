@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finery.report import read
 from finery.report.charts import Estimate
 from finery.report.exam import Cell, SuiteTable, conditions, suite_tables
-from finery.report.gate import estimates
+from finery.report.gate import SPOKEN, estimates
 from finery.report.numbers import duration, metric_label
 from finery.report.read import Found, Unreadable
 
@@ -66,9 +66,7 @@ def abstract(summary: dict[str, Any]) -> list[str]:
         for name, stage in read.stages(summary).items()
         if stage["state"] == "Failed"
     ]
-    for found in read.artifacts(summary, "verdict"):
-        if not isinstance(found.value, Unreadable):
-            said.append(f"{found.stage} says {found.value.get('verdict')}: {found.value.get('reason')}")
+    said += ["; ".join(line.strip() for line in block) for block in _gate_blocks(summary)]
     for _, tables in _exams(summary):
         for table in tables:
             cells = [(row.model, row.cells.get(table.main)) for row in table.rows]
@@ -93,12 +91,19 @@ def _gate_blocks(summary: dict[str, Any]) -> Iterator[list[str]]:
             continue
         verdict = found.value
         block = [f"{found.stage}: {verdict.get('verdict')}: " + ", ".join(_estimate(row) for row in estimates(verdict))]
-        plain = (
-            verdict.get("verdict") == "rl" and verdict.get("conclusive") is not False and not verdict.get("weak_greedy")
-        )
-        if not plain and verdict.get("reason"):
-            block.append(f"  {verdict['reason']}")
+        if notes := _gate_notes(verdict):
+            block.append("  " + "; ".join(notes))
         yield block
+
+
+def _gate_notes(verdict: Mapping[str, Any]) -> list[str]:
+    """What a verdict means beyond its numbers: why not RL, what did not settle it, what speaks against it."""
+    said = [SPOKEN[verdict["verdict"]][1]] if verdict.get("verdict") in ("skip_rl", "more_data") else []
+    if verdict.get("conclusive") is False:
+        said.append("the intervals do not settle it, so the point estimates decided")
+    if verdict.get("weak_greedy") is True:
+        said.append("greedy accuracy is weak, and a wide gap with weak greedy accuracy was followed by no gain")
+    return said
 
 
 def _estimate(row: Estimate) -> str:

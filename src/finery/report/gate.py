@@ -100,10 +100,10 @@ def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
         "confidence": "confidence",
         "solved_at": "solved at",
         "min_gap": "gap asked for",
-        "truncated": "truncated",
         "completion_length": "mean length, tokens",
     }
-    return [(said, compact(verdict[key])) for key, said in spoken.items() if finite(verdict.get(key)) is not None]
+    facts = [(said, compact(verdict[key])) for key, said in spoken.items() if finite(verdict.get(key)) is not None]
+    return facts + ([("truncated", rate(verdict["truncated"]))] if finite(verdict.get("truncated")) is not None else [])
 
 
 def pass_rates(difficulty: Mapping[str, Any]) -> list[float]:

@@ -24,7 +24,7 @@ GLYPHS = {
 }
 """A sign a state, so that colour is not all that tells them apart."""
 
-_BOX = (114.0, 42.0)
+_BOX = (118.0, 42.0)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def draw(nodes: Sequence[Node], needs: Mapping[str, Sequence[str]], *, upright: 
         {node.name: [n for n in needs.get(node.name, ()) if any(n == m.name for m in nodes)] for node in nodes}
     )
     places, bends = layout(edges)
-    across, along = (132.0, 66.0) if upright else (58.0, 140.0)
+    across, along = (130.0, 66.0) if upright else (58.0, 142.0)
     ranks = 1 + max(rank for rank, _ in places.values())
     low = min(place for _, place in [*places.values(), *(b for chain in bends.values() for b in chain)])
     high = max(place for _, place in [*places.values(), *(b for chain in bends.values() for b in chain)])

@@ -65,6 +65,14 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+def clock(seconds: float) -> str:
+    """The same where there is little room: `42 s`, `4:12 min`, `2:05 h`."""
+    whole = round(seconds)
+    if whole < 60:
+        return duration(seconds)
+    return f"{whole // 60}:{whole % 60:02d} min" if whole < 3600 else f"{whole // 3600}:{whole % 3600 // 60:02d} h"
+
+
 def metric_label(name: str) -> str:
     """`pass@8` for `pass_at_8`, `maj@8` for `maj_at_8`; other names as they are."""
     for stem in ("pass", "maj"):

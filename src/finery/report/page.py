@@ -11,7 +11,7 @@ from finery import __version__
 from finery.report import read, sections
 from finery.report.charts import cell
 from finery.report.line import GLYPHS, Node, draw, state_class
-from finery.report.numbers import compact, duration, metric_label, rate, signed
+from finery.report.numbers import clock, compact, duration, metric_label, rate, signed
 from finery.report.read import Unreadable
 from finery.words import abstract, exit_words
 
@@ -98,7 +98,7 @@ def _line(loaded: Loaded, stages: dict[str, dict[str, Any]]) -> dict[str, Any] |
     for name in loaded.order:
         stage = stages.get(name)
         state = stage["state"] if stage else "not run"
-        note = duration(stage["seconds"]) if stage and stage["seconds"] else ""
+        note = clock(stage["seconds"]) if stage and stage["seconds"] else ""
         nodes.append(Node(name, loaded.pipeline.stages[name].kind, state, note))
     if not nodes:
         return None
