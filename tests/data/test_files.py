@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import lzma
 from collections.abc import Callable
 from pathlib import Path
@@ -192,6 +193,10 @@ def test_the_card_has_each_files_sha256_and_no_absolute_path(
     import hashlib
 
     path = write("a.jsonl", GOOD)
+    write("set/b.jsonl", GOOD)
+    for text in ("a.jsonl", "set", "set/*.jsonl"):
+        absolute = make(source(str(tmp_path / text)))
+        assert str(tmp_path) not in json.dumps(absolute.card)
     made = make(source("./a.jsonl"))
     (file,) = made.card["sources"][0]["files"]
     assert file == {

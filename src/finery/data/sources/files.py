@@ -79,13 +79,14 @@ def find_files(path: Path, shown: str, where: str) -> tuple[list[DataFile], list
     Hidden files are no part of a folder. A folder with Python code is refused: finery runs no data set scripts.
     """
     if path.is_file():
-        file = DataFile(path, path.name if shown.startswith("/") else shown)
+        file = DataFile(path, path.name if shown.startswith(("/", "~")) else shown)
         if file.form is None:
             raise InputError(f"{where}: {shown}: is not a data file; accepted are {ACCEPTED}")
         return [file], []
     if path.is_dir():
         found = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p.relative_to(path))]
-        files = [DataFile(p, f"{shown.rstrip('/')}/{p.relative_to(path).as_posix()}") for p in found]
+        root = path.name if shown.startswith(("/", "~")) else shown.rstrip("/")
+        files = [DataFile(p, f"{root}/{p.relative_to(path).as_posix()}") for p in found]
         scripts = [file.name for file in files if file.path.suffix == ".py"]
         if scripts:
             raise InputError(
