@@ -68,7 +68,12 @@ def project(tmp_path: Path) -> Project:
     return Project(folder)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
+def project_class() -> type[Project]:
+    return Project
+
+
+@pytest.fixture(scope="session")
 def eventually() -> Callable[..., None]:
     """Wait until something holds; fails with what it was when it never does."""
     import time
