@@ -41,13 +41,13 @@ def page(run_dir: Path, loaded: Loaded, store: Store) -> dict[str, Any]:
         FileNotFoundError: the run has no summary.json yet.
     """
     summary = json.loads((run_dir / "summary.json").read_text(encoding="utf-8"))
-    stages = read.stages(summary)
+    stages = {name: stage | {"warnings": _warnings(store, stage)} for name, stage in read.stages(summary).items()}
     found: dict[str, Any] = {
         "head": _head(run_dir, loaded, summary),
         "line": _line(loaded, stages),
         "stages": [_stage_row(name, stage) for name, stage in stages.items()],
         "troubles": _troubles(stages, store),
-        "warnings": [(name, text) for name, stage in stages.items() for text in stage.get("warnings") or ()],
+        "warnings": [(name, text) for name, stage in stages.items() for text in stage["warnings"]],
         "notes": loaded.warnings,
         "gates": sections.gates(summary),
         "training": sections.training(summary, store),
@@ -125,8 +125,15 @@ def _stage_row(name: str, stage: dict[str, Any]) -> dict[str, Any]:
         "message": "" if message in headline else message,
         "quiet": stage["state"] in ("Cached", "Skipped", "Blocked"),
         "key": (stage["key"] or "")[:10],
-        "warnings": len(stage.get("warnings") or ()),
+        "warnings": len(stage["warnings"]),
     }
+
+
+def _warnings(store: Store, stage: dict[str, Any]) -> list[str]:
+    """What a stage warned of in this run, or when it was made if it comes from the store."""
+    folder = read.stage_folder(store.root, stage)
+    said = [*(stage.get("warnings") or ()), *(read.warning_events(folder) if folder else ())]
+    return list(dict.fromkeys(said))
 
 
 def _troubles(stages: dict[str, dict[str, Any]], store: Store) -> list[dict[str, Any]]:
@@ -202,8 +209,17 @@ def _flat(value: Any) -> bool:
     return isinstance(value, dict) and not any(isinstance(item, dict | list) for item in value.values())
 
 
+def _columns(value: Any) -> list[str]:
+    """The columns of a map of maps that reads best as a table: plain values under the same few names."""
+    if not isinstance(value, dict) or len(value) < 2 or not all(_flat(item) and item for item in value.values()):
+        return []
+    names = list(dict.fromkeys(name for item in value.values() for name in item))
+    return names if all(len(item) * 2 > len(names) for item in value.values()) else []
+
+
 FILTERS = {
     "flat": _flat,
+    "columns": _columns,
     "rate": rate,
     "signed": signed,
     "compact": compact,

@@ -111,6 +111,11 @@ def metric_events(folder: Path) -> dict[str, dict[int, float | None]]:
     return {name: dict(sorted(values.items())) for name, values in series.items()}
 
 
+def warning_events(folder: Path) -> list[str]:
+    """What a stage warned of, from metrics.jsonl."""
+    return [str(event["message"]) for event in _lines(folder / "metrics.jsonl") if event.get("type") == "warning"]
+
+
 def log_tail(folder: Path) -> str:
     """The end of log.txt, whole lines, or an empty text."""
     path = folder / "log.txt"

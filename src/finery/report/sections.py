@@ -27,7 +27,7 @@ def scalar(value: Any) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(scalar(item) for item in value) or "none"
     if isinstance(value, dict):
-        return ", ".join(f"{key} {scalar(item)}" for key, item in value.items())
+        return ", ".join(f"{key} {scalar(item)}" for key, item in value.items()) or "none"
     return compact(value)
 
 
