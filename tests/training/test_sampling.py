@@ -10,7 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, MistralConfig, MistralForCausalLM, PreTrainedTokenizerFast
+from transformers import (
+    AutoModelForCausalLM,
+    BloomConfig,
+    Gemma3TextConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Lfm2Config,
+    MambaConfig,
+    MistralConfig,
+    PreTrainedTokenizerFast,
+)
 from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsWarper
 
 from finery.errors import InputError, StageError
@@ -220,18 +230,37 @@ def test_learned_positions_are_filled_and_not_overrun(tokenizer: Any) -> None:
     assert any(one.truncated for many in got for one in many)
 
 
-def test_sliding_windows_are_decoded_as_transformers_does(tokenizer: Any) -> None:
+SMALL: dict[str, Any] = {
+    "vocab_size": 32,
+    "hidden_size": 32,
+    "eos_token_id": 1,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+}
+LLAMALIKE = SMALL | {
+    "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "max_position_embeddings": 128, "initializer_range": 0.5,
+}  # fmt: skip
+ARCHITECTURES = {
+    "a sliding window": MistralConfig(**LLAMALIKE, sliding_window=6),
+    "full and sliding layers": Gemma3TextConfig(**LLAMALIKE, head_dim=8, sliding_window=5),
+    "no position ids": BloomConfig(**SMALL, n_layer=2, n_head=4, initializer_range=0.5),
+    "attention and convolution": Lfm2Config(**LLAMALIKE, layer_types=["conv", "full_attention"]),
+    "no attention": MambaConfig(**SMALL, num_hidden_layers=2, state_size=4, initializer_range=0.5),
+}
+
+
+@pytest.mark.parametrize("kind", list(ARCHITECTURES))
+def test_other_architectures_are_decoded_as_transformers_does(kind: str, tokenizer: Any) -> None:
     torch.manual_seed(0)
-    config = MistralConfig(
-        vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, sliding_window=6, max_position_embeddings=128, eos_token_id=1, bos_token_id=None,
-        pad_token_id=0, initializer_range=0.5,
-    )  # fmt: skip
-    model = MistralForCausalLM(config).eval()
+    model = AutoModelForCausalLM.from_config(ARCHITECTURES[kind]).eval()
     rows = [{"id": "a", "prompt": "12345678901"}, {"id": "b", "prompt": "9+9"}, {"id": "c", "prompt": "7"}]
     got = sample(model, tokenizer, rows, n=1, sampling=Sampling(max_completion_length=20), seed=0, greedy=True)
     for row, (one,) in zip(rows, got, strict=True):
         assert one.token_ids == _generate(model, tokenizer, render_prompt(tokenizer, row["prompt"]), 20)
+    options: dict[str, Any] = {"n": 3, "sampling": Sampling(max_completion_length=8), "seed": 0}
+    whole = _ids(sample(model, tokenizer, rows, **options))
+    assert _ids(sample(model, tokenizer, rows, batch_size=3, **options)) == whole
 
 
 def _case_tokenizer() -> PreTrainedTokenizerFast:

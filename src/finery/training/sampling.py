@@ -272,9 +272,11 @@ class _Decoder:
             # rows that have ended stay in the batch for a while and would run past the position embeddings
             positions_BL = positions_BL.clamp(max=limit - 1)
         given = {"position_ids": positions_BL} if self._takes_positions else {}
+        # a model without attention takes the mask for its inputs alone: there is no padding among drawn tokens
+        past = mask_BL.shape[1] > ids_BL.shape[1]
         output = self._model(
             input_ids=ids_BL,
-            attention_mask=mask_BL,
+            attention_mask=None if past and all(cache.is_linear) else mask_BL,
             use_cache=True,
             **{self._cache_name: cache},
             **given,
