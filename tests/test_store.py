@@ -79,6 +79,14 @@ def test_another_seed_runs_again(line):
     assert line.plan("pipeline.yaml", "--set", "seed=5")["first"]["why"][0].startswith("seed ")
 
 
+def test_the_order_of_splits_is_part_of_the_key(project):
+    data = "name: d\nstages:\n  d: {kind: data, sources: [{kind: skills, rows: 40}], splits: {%s}}\n"
+    project.write("pipeline.yaml", data % "a: 0.5, b: 0.5")
+    project.run()
+    project.write("pipeline.yaml", data % "b: 0.5, a: 0.5")
+    assert project.plan()["d"]["why"] == ["the order of splits changed"]
+
+
 def test_a_file_moved_with_its_pipeline_changes_no_key(line):
     first = line.run()
     (line.folder / "sub").mkdir()

@@ -239,6 +239,7 @@ class Planner:
             "kind": config.kind,  # type: ignore[attr-defined]
             "schema": config.schema_version,
             "config": result_config(config, outside),
+            "order": mapping_orders(config),
             "inputs": {key: artifact.digest for key, artifact in inputs.items()},
             "seed": self.seed(name),
             "threads": config.resources.cpus,
@@ -297,6 +298,28 @@ def result_config(config: Model, outside: Collection[str] = (), prefix: str = ""
     return kept
 
 
+def mapping_orders(config: Any, path: str = "") -> dict[str, list[str]]:
+    """The order in which the keys of each mapping are written: splits take their intervals by it.
+
+    Canonical JSON sorts keys, so the order enters the key by itself.
+    """
+    found: dict[str, list[str]] = {}
+    if isinstance(config, Model):
+        for name, info in type(config).model_fields.items():
+            key = info.alias or name
+            if key not in execution_fields(config):
+                found |= mapping_orders(getattr(config, name), f"{path}.{key}" if path else key)
+    elif isinstance(config, dict):
+        if len(config) > 1:
+            found[path] = list(config)
+        for key, value in config.items():
+            found |= mapping_orders(value, f"{path}.{key}")
+    elif isinstance(config, list):
+        for index, value in enumerate(config):
+            found |= mapping_orders(value, f"{path}.{index}")
+    return found
+
+
 def _plain(value: Any, outside: Collection[str], path: str) -> Any:
     if path in outside:
         return None
@@ -312,6 +335,10 @@ def _plain(value: Any, outside: Collection[str], path: str) -> Any:
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], refs: Mapping[str, str]) -> list[str]:
     """What changed between two specs, one sentence each."""
     found = [f"{key} {_show(a)} -> {_show(b)}" for key, a, b in _changes(old["config"], new["config"])]
+    for path, keys in new["order"].items():
+        before = old["order"].get(path, keys)
+        if before != keys and set(before) == set(keys):
+            found.append(f"the order of {path} changed")
     for name, digest in new["inputs"].items():
         if old["inputs"].get(name) not in (None, digest):
             found.append(f"input {refs.get(name, name)} changed")
