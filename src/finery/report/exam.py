@@ -54,9 +54,8 @@ def suite_tables(evaluation: Mapping[str, Any]) -> list[SuiteTable]:
     """A table a suite, models in the order they were given, from an evaluation.json."""
     models: dict[str, Any] = evaluation.get("models") or {}
     same, reference = evaluation.get("same") or {}, evaluation.get("reference")
-    suites = list(
-        dict.fromkeys([*(evaluation.get("suites") or {}), *(suite for found in models.values() for suite in found)])
-    )
+    described = evaluation.get("suites") or {}
+    suites = list(dict.fromkeys([*described, *(suite for found in models.values() for suite in found)]))
     tables = []
     for suite in suites:
         measured = {model: found[suite] for model, found in models.items() if isinstance(found.get(suite), dict)}
@@ -72,7 +71,7 @@ def suite_tables(evaluation: Mapping[str, Any]) -> list[SuiteTable]:
             )
             for model, found in measured.items()
         ]
-        facts = (evaluation.get("suites") or {}).get(suite)
+        facts = described.get(suite)
         if metrics:
             tables.append(SuiteTable(suite, metrics, rows, facts if isinstance(facts, dict) else {}))
     return tables

@@ -25,14 +25,12 @@ class Found:
     """One file of one output of one stage.
 
     Attributes:
-        label: the stage's name, with the output's where the stage has several of the kind.
-        value: the JSON object.
+        value: the JSON object, of its kind's form.
     """
 
     stage: str
     output: str
     value: dict[str, Any] | Unreadable
-    path: Path
 
 
 def stages(summary: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -53,10 +51,29 @@ def own_outputs(summary: dict[str, Any]) -> Iterator[tuple[str, str, str, Path]]
 def artifacts(summary: dict[str, Any], kind: str) -> list[Found]:
     """The JSON file of each output of an artifact kind: verdict.json of `verdict`, model.json of `model` and so on."""
     return [
-        Found(stage, output, read_json(folder / f"{kind}.json"), folder / f"{kind}.json")
+        Found(stage, output, _formed(kind, read_json(folder / f"{kind}.json")))
         for stage, output, found, folder in own_outputs(summary)
         if found == kind
     ]
+
+
+def _formed(kind: str, value: dict[str, Any] | Unreadable) -> dict[str, Any] | Unreadable:
+    """The value if it has the form the report reads; a user's own script may make any kind."""
+    if isinstance(value, Unreadable):
+        return value
+    maps = {"evaluation": ("models", 2), "difficulty": ("prompts", 1)}
+    if kind in maps and not _nested(value.get(maps[kind][0]), maps[kind][1]):
+        return Unreadable(f"{kind}.json has no {maps[kind][0]} as an artifact of this kind has them")
+    if kind == "decision" and not all(isinstance(one, dict) for one in value.get("conditions") or ()):
+        return Unreadable("decision.json has no conditions as an artifact of this kind has them")
+    if kind == "verdict" and not isinstance(value.get("pass_at") or {}, dict):
+        return Unreadable("verdict.json has no pass_at as an artifact of this kind has it")
+    return value
+
+
+def _nested(value: Any, depth: int) -> bool:
+    """Whether it is a map of maps, so many levels down."""
+    return isinstance(value, dict) and (depth == 0 or all(_nested(item, depth - 1) for item in value.values()))
 
 
 def named_files(summary: dict[str, Any], output: str, file: str) -> list[tuple[str, Path]]:
