@@ -168,7 +168,7 @@ def _write(models: _Models, config: MergeStage, folder: Path, context: StageCont
         tensors = [models.weights[part.field].read(name) for part in models.parts]
         origin = base.read(name) if base else None
         if not measure.dtype(name).is_floating_point:
-            merged = _same(name, [*tensors, *([] if origin is None else [origin])])
+            merged: torch.Tensor = _same(name, [*tensors, *([] if origin is None else [origin])])
         else:
             merged = merge_tensor(
                 tensors, shares, method=config.method, base=origin, scale=config.lambda_,

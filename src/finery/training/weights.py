@@ -38,7 +38,7 @@ SHARD_BYTES = 4 * 10**9
 _HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 _PREFIX = "base_model.model."
 # what a LoRA config may leave at these values; anything else changes more than W + scale * B A on linear layers
-_PLAIN = {
+_PLAIN: dict[str, tuple[Any, ...]] = {
     "use_dora": (False, None),
     "use_qalora": (False, None),
     "use_bdlora": (None,),
@@ -119,7 +119,7 @@ class FullWeights:
         self._files: dict[str, Any] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         for path in weight_files(folder):
-            opened = safe_open(path, "pt").__enter__()
+            opened = _mapped(path)
             for name in opened.keys():  # noqa: SIM118 - not a mapping
                 self._files[name] = opened
                 self.shapes[name] = tuple(opened.get_slice(name).get_shape())
@@ -130,7 +130,8 @@ class FullWeights:
         self.main_dtype = str(counts.most_common(1)[0][0]).removeprefix("torch.")
 
     def read(self, name: str) -> Tensor:
-        return self._files[name].get_tensor(name)
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
 
     def dtype(self, name: str) -> torch.dtype:
         if self._stored_types is not None:
@@ -160,7 +161,7 @@ class AdaptedWeights:
         self.config = base.config
         self._base = base
         self._lora = read_json(folder / ADAPTER_CONFIG)
-        self._opened = safe_open(folder / ADAPTER_WEIGHTS, "pt").__enter__()
+        self._opened = _mapped(folder / ADAPTER_WEIGHTS)
         self._pairs: dict[str, str] = {}
         self._whole: dict[str, str] = {}
         for key in self._opened.keys():  # noqa: SIM118 - not a mapping
@@ -173,7 +174,8 @@ class AdaptedWeights:
 
     def read(self, name: str) -> Tensor:
         if name in self._whole:
-            return self._opened.get_tensor(self._whole[name])
+            whole: Tensor = self._opened.get_tensor(self._whole[name])
+            return whole
         weight = self._base.read(name)
         if name not in self._pairs:
             return weight
@@ -189,13 +191,13 @@ class AdaptedWeights:
 
     def _scale(self, name: str, rank: int) -> float:
         """alpha / rank, by the module's own alpha where alpha_pattern has one (peft.utils.other.get_pattern_key)."""
-        alpha = self._lora["lora_alpha"]
+        alpha = float(self._lora["lora_alpha"])
         module = name.removesuffix(".weight")
         for pattern, value in (self._lora.get("alpha_pattern") or {}).items():
             if re.match(rf"(.*\.)?({pattern})$", module):
-                alpha = value
+                alpha = float(value)
                 break
-        return alpha / rank**0.5 if self._lora.get("use_rslora") else alpha / rank
+        return alpha / math.sqrt(rank) if self._lora.get("use_rslora") else alpha / rank
 
     def _check(self) -> None:
         wrong = []
@@ -209,6 +211,11 @@ class AdaptedWeights:
                 wrong.append(f"{name} {self.shapes.get(name, 'absent')} against {shape}")
         if wrong:
             raise InputError(f"{self.folder}: does not fit its base {self._base.folder}: {'; '.join(wrong)}")
+
+
+def _mapped(path: Path) -> Any:
+    """An open safetensors file; it stays mapped as long as the object lives."""
+    return safe_open(path, "pt")
 
 
 def is_plain_lora(folder: Path) -> bool:
