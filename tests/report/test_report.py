@@ -87,7 +87,7 @@ def test_report_shows_the_exam_with_changes_by_their_verdict(fake: Any) -> None:
     rows = [row for row in page.all("tr") if re.match(r"(base|sft|grpo|student|merged) (reference )?\d", row)]
     zero = "−0.02 to 0.02"
     assert rows[0] == f"base 0.000 −0.475 {zero} 0.000 −0.947 {zero} 0.000 −0.953 {zero} 0.210 0.21 to 0.22"
-    assert rows[1].startswith("sft reference 0.475 0.46 to 0.49 0.947")
+    assert rows[1].startswith("sft reference 0.475 0.45 to 0.49 0.947")
     assert rows[2].startswith("grpo 0.871 +0.396 0.85 to 0.89")
     assert len(rows) == 10
     assert page.all("span", class_="loss")[1:] == ["−0.475", "−0.947", "−0.953", "−0.026", "−0.116"]
