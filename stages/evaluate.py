@@ -19,6 +19,9 @@ from finery.stats.passk import pass_at_k
 if TYPE_CHECKING:
     from finery.training.measure import Counter, Judged, Subject
 
+_CUT = 0.1
+"""From this share of truncated completions on the user is warned."""
+
 Rates = dict[str, list[float]]
 """Metric to its value for each prompt [P], NaN where it is undefined."""
 
@@ -215,11 +218,13 @@ def _warn(
                         f"{suite.name}: {ref}'s {metric} is over {judged} of {len(suite.rows)} prompts; "
                         "on the others too few completions could be judged"
                     )
-            if found["truncated"]["value"] >= 0.1:
-                context.warn(
-                    f"{suite.name}: {found['truncated']['value']:.0%} of {ref}'s completions were cut at "
-                    f"{suite.config.sampling.max_completion_length} tokens and count as unsolved"
-                )
+        cut = {ref: results[ref][suite.name]["truncated"]["value"] for ref in config.models if ref not in same}
+        if max(cut.values()) >= _CUT:
+            shares = ", ".join(f"{share:.0%} of {ref}'s" for ref, share in cut.items() if share >= _CUT)
+            context.warn(
+                f"{suite.name}: completions were cut at {suite.config.sampling.max_completion_length} tokens and count "
+                f"as unsolved: {shares}"
+            )
 
 
 def _values(ref: str, by_suite: Mapping[str, Rates]) -> dict[str, float]:
@@ -251,7 +256,7 @@ def _summary(
         ranked = [ref for ref in results if main in results[ref][suite.name]]
         if not ranked:
             continue
-        best = max(ranked, key=lambda ref: results[ref][suite.name][main]["value"])
+        best = max(ranked, key=lambda ref: (results[ref][suite.name][main]["value"], ref == reference))
         number = results[best][suite.name][main]
         change = number.get("change")
         against = (

@@ -207,6 +207,22 @@ def test_prompts_that_cannot_be_judged_are_left_out_of_a_number_and_said_so(
     assert any("base's greedy is over 4 of 5 prompts" in message for message in messages)
 
 
+def test_cut_completions_are_warned_of_once_a_suite_with_every_model(folders: dict[str, Path], tmp_path: Path) -> None:
+    suites = {
+        "general": {
+            "data": "general.test",
+            "rewards": [{"kind": "answer", "extract": "whole", "compare": "text"}],
+            "sampling": {"max_completion_length": 1},
+        }
+    }
+    _, evaluation = _run(tmp_path, folders, {"a": "base", "b": "noisy", "c": "base"}, suites=suites)
+    assert evaluation["models"]["a"]["general"]["truncated"]["value"] == 1.0
+    warned = [event["message"] for event in _events(tmp_path, "warning") if "were cut" in event["message"]]
+    assert len(warned) == 1
+    assert "cut at 1 tokens" in warned[0]
+    assert warned[0].endswith("100% of a's, 100% of b's")
+
+
 def test_a_suite_without_prompts_names_the_suite(folders: dict[str, Path], tmp_path: Path) -> None:
     write_dataset([{"messages": [{"role": "user", "content": "hi"}]}], tmp_path / "data")
     with pytest.raises(InputError, match=r"suites\.general\.data: row [0-9a-f]{16} has no prompt"):
