@@ -8,13 +8,16 @@ This is the only module that imports prefect, and it does so inside functions.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from finery.errors import FineryError
@@ -52,7 +55,9 @@ def run_flow(
     flow = _FlowThread(board, server, summary)
     with interruptible(execution, board.interrupted, tell):
         flow.start()
-        if lost := _watch(flow, board, server):
+        lost = _watch(flow, board, server)
+        board.raise_error()
+        if lost:
             tell(f"warning: Prefect lost track of this run: {lost}. The run goes on without it")
         return run_plain(execution, board=board)
 
@@ -63,6 +68,8 @@ def _watch(flow: _FlowThread, board: Board, server: PrefectServer) -> str | None
     while not flow.ended.wait(0.2):
         if gone := server.failure():
             return gone
+        if board.interrupted.is_set() and not flow.began.is_set():
+            return None  # stopped before Prefect was up: nothing there to keep right
         if all_ended is None and board.all_ended():
             all_ended = time.monotonic()
         if all_ended is not None and time.monotonic() > all_ended + SETTLE:
@@ -77,7 +84,7 @@ class _FlowThread(threading.Thread):
         super().__init__(name="prefect-flow", daemon=True)
         self._board, self._server, self._summary = board, server, summary
         self.lost: str | None = None
-        self.ended = threading.Event()
+        self.began, self.ended = threading.Event(), threading.Event()
 
     def run(self) -> None:
         try:
@@ -93,7 +100,11 @@ class _FlowThread(threading.Thread):
         from prefect.settings import temporary_settings
 
         with temporary_settings(_settings(self._server)):
-            flow_run_id = _run_in_prefect(self._board, self._summary)
+            self.began.set()
+            if self._server.own:
+                _bury(self._server.folder / "live")
+            _give_up_early(self._server)
+            flow_run_id = _run_in_prefect(self._board, self._server.folder / "live", self._summary)
             return _settle(flow_run_id, self._board.execution)
 
 
@@ -119,7 +130,7 @@ def _import_prefect(server: PrefectServer) -> None:
     server.folder.mkdir(parents=True, exist_ok=True)
     to_file = logging.FileHandler(server.folder / "client.log", delay=True)
     to_file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
-    for name in ("prefect", "prefect._internal"):
+    for name in ("prefect", "prefect._internal", "EventsWorker", "APILogWorker"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [to_file], False
 
@@ -139,7 +150,17 @@ def _settings(server: PrefectServer) -> dict[Any, Any]:
     return {getattr(settings, name): value for name, value in wanted.items()}
 
 
-def _run_in_prefect(board: Board, summary: Summary | None) -> Any:
+def _give_up_early(server: PrefectServer) -> None:
+    """Prefect tries to send each task state eleven times, 8 s in all: with a lost server, the end took minutes."""
+    from prefect.events.clients import PrefectEventsClient
+    from prefect.events.worker import EventsWorker, emit_events_to_cloud
+
+    if not emit_events_to_cloud():
+        tries = 1 if server.own else 4
+        EventsWorker.set_client_override(PrefectEventsClient, api_url=server.api_url, reconnection_attempts=tries)
+
+
+def _run_in_prefect(board: Board, live: Path, summary: Summary | None) -> Any:
     """Run the flow to its end; the id of its run."""
     from prefect import allow_failure, flow, runtime, task
     from prefect.cache_policies import NO_CACHE
@@ -164,17 +185,18 @@ def _run_in_prefect(board: Board, summary: Summary | None) -> Any:
     )
     def finery(pipeline: str, run: str) -> Any:
         ids.append(runtime.flow_run.id)
-        futures: dict[str, Any] = {}
-        for stage in execution.order:
-            futures[stage] = run_stage.with_options(
-                name=stage,
-                task_run_name=stage,
-                tags=execution.tags(stage),
-                retries=execution.retries(stage),
-                retry_delay_seconds=min(PREFECT_DELAY, execution.retry_delay(stage)),
-            ).submit(stage, wait_for=[allow_failure(futures[need]) for need in execution.edges[stage]])
-        for future in futures.values():
-            future.wait()
+        with _alive(live / ids[0]):
+            futures: dict[str, Any] = {}
+            for stage in execution.order:
+                futures[stage] = run_stage.with_options(
+                    name=stage,
+                    task_run_name=stage,
+                    tags=execution.tags(stage),
+                    retries=execution.retries(stage),
+                    retry_delay_seconds=min(PREFECT_DELAY, execution.retry_delay(stage)),
+                ).submit(stage, wait_for=[allow_failure(futures[need]) for need in execution.edges[stage]])
+            for future in futures.values():
+                future.wait()
         outcomes = {stage: execution.outcome(stage) for stage in execution.order}
         if missing := [stage for stage, outcome in outcomes.items() if outcome is None]:
             raise FineryError(f"it did not start {', '.join(missing)}")
@@ -233,3 +255,36 @@ def _settle(flow_run_id: Any, execution: Execution) -> str | None:
             if open_ones <= 0 or time.monotonic() > end:
                 return f"{open_ones} of its task runs are not written down" if open_ones > 0 else None
             time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def _alive(mark: Path) -> Iterator[None]:
+    """Hold the file `mark` locked for as long as this process lives, and remove it in the end."""
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    fresh = mark.parent / f".{mark.name}"
+    with fresh.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        fresh.rename(mark)  # so that it is never seen unlocked
+        yield
+        mark.unlink()
+
+
+def _bury(live: Path) -> None:
+    """A killed engine leaves its flow run Running for ever in the project's own database: mark it Crashed."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterId
+    from prefect.states import Crashed
+
+    for mark in live.glob("[!.]*"):
+        with mark.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue  # its engine lives
+            state = Crashed(message="finery was killed")
+            with get_client(sync_client=True) as client:
+                for run in client.read_task_runs(flow_run_filter=FlowRunFilter(id=FlowRunFilterId(any_=[mark.name]))):
+                    if run.state is None or not run.state.is_final():
+                        client.set_task_run_state(run.id, state, force=True)
+                client.set_flow_run_state(mark.name, state, force=True)
+            mark.unlink(missing_ok=True)

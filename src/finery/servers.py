@@ -42,6 +42,7 @@ _OWN_SETTINGS = {
     "PREFECT_SERVER_SERVICES_CLEANUP_RECONCILER_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_PAUSE_EXPIRATIONS_ENABLED": "false",
 }
+_LOGINS = ("PREFECT_API_KEY", "PREFECT_API_AUTH_STRING")
 _STOPPED = "Prefect's server was stopped before it was up"
 _SERVER = "prefect.server.api.server:create_app"
 
@@ -132,7 +133,8 @@ class PrefectServer:
     def client_settings(self) -> dict[str, str | None]:
         """What a Prefect client needs to talk to it, by the names of Prefect's settings."""
         if not self.own:
-            return {"PREFECT_API_URL": self.api_url}
+            given = {name: self._environ.get(name) for name in _LOGINS}
+            return {"PREFECT_API_URL": self.api_url, **{name: value for name, value in given.items() if value}}
         return {"PREFECT_API_URL": self.api_url, "PREFECT_API_AUTH_STRING": self.login, "PREFECT_API_KEY": None}
 
     def _bring_up(self) -> None:
