@@ -161,6 +161,12 @@ def test_handful_takes_a_few_of_each_verdict_from_different_prompts() -> None:
     found = handful(rows)
     assert [one.verdict for one in found] == ["solved"] * 3 + ["unsolved"] * 3 + ["truncated", "abstained"]
     assert [one.prompt for one in found[:3]] == ["p1", "p5", "p8"]
+    late = handful([row(i % 4, True, step=i) for i in range(40)])
+    assert [(one.prompt, one.notes) for one in late] == [
+        ("p2", [("step", "6")]),
+        ("p0", [("step", "20")]),
+        ("p1", [("step", "33")]),
+    ]
     assert tally(rows) == "102 completions of 10 prompts: 50 solved, 51 unsolved (1 of them truncated), 1 abstained"
 
 

@@ -84,14 +84,17 @@ def _score(value: Any) -> str:
 
 
 def handful(rows: Sequence[dict[str, Any]]) -> list[Sample]:
-    """A few of each verdict, of different prompts, spread evenly over the file."""
+    """A few of each verdict, of different prompts, spread evenly over the file: a training run's early and late ones."""
     chosen: list[Sample] = []
     for verdict in ("solved", "unsolved", "truncated", "abstained"):
-        first: dict[Any, dict[str, Any]] = {}
-        for index, row in enumerate(rows):
-            if verdict_of(row) == verdict:
-                first.setdefault(row.get("id", index), row)
-        chosen += [sample(row) for row in _spread(list(first.values()), PER_KIND)]
+        found = [row for row in rows if verdict_of(row) == verdict]
+        taken: dict[Any, dict[str, Any]] = {}
+        for place in _spread(list(range(len(found))), PER_KIND):
+            for row in found[place:]:
+                if row.get("id") not in taken:
+                    taken[row.get("id")] = row
+                    break
+        chosen += [sample(row) for row in taken.values()]
     return chosen
 
 
