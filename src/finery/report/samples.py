@@ -84,7 +84,7 @@ def _score(value: Any) -> str:
 
 
 def handful(rows: Sequence[dict[str, Any]]) -> list[Sample]:
-    """A few of each verdict, of different prompts, spread evenly over the file: a training run's early and late ones."""
+    """A few of each verdict, of different prompts, spread evenly over the file, so early and late ones."""
     chosen: list[Sample] = []
     for verdict in ("solved", "unsolved", "truncated", "abstained"):
         found = [row for row in rows if verdict_of(row) == verdict]
