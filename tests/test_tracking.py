@@ -516,6 +516,26 @@ def test_case_O4_a_run_whose_folder_is_gone_is_ended_too(
     assert status == {"run-0": "KILLED", "run-0/sft/1": "KILLED", "run-1": "RUNNING"}
 
 
+def test_a_log_meant_for_another_mlflow_waits_for_it(open_spool: Callable[..., Spool], home: Path, uri: str) -> None:
+    elsewhere = "http://127.0.0.1:1"
+    with Spool(home / "runs" / "run-0") as other:
+        other.open_run("line", uri=elsewhere)
+        other.close_run("FINISHED")
+    spool = open_spool("run-1")
+    tracker = Tracker(spool, uri, earlier=[other.run_dir])
+    tracker.start()
+    spool.close_run("FINISHED")
+    assert tracker.flush(120) == 0
+    tracker.stop()
+    assert sorted(runs_of(uri)) == ["run-1"]
+    report = sync([other.run_dir, spool.run_dir])
+    assert report.left == {"run-0": 2}
+    assert elsewhere in report.warnings[0]
+    assert str(report).startswith("nothing to send")
+    assert sync([other.run_dir], uri).left == {}  # told to, it goes here
+    assert sorted(runs_of(uri)) == ["run-0", "run-1"]
+
+
 def test_half_a_line_and_a_damaged_line_are_passed_over(open_spool: Callable[..., Spool], uri: str) -> None:
     spool = open_spool()
     attempt = spool.open_stage("sft", "sft", "k", 1, {})

@@ -166,8 +166,10 @@ def _register(client: MlflowClient, decision: Mapping[str, Any], model_dir: Path
     if run:
         link_output(client, run, model.model_id, 0)
     # a database resolves models:/ through mlflow's process-wide URI, and a server takes no file:// (both measured)
-    source = model.model_uri if uri.startswith("http") else model.artifact_location
-    made = client.create_model_version(decision["name"], source, run, tags)
+    if uri.startswith("http"):
+        made = client.create_model_version(decision["name"], model.model_uri, run, tags, model_id=model.model_id)
+    else:
+        made = client.create_model_version(decision["name"], model.artifact_location, run, tags)
     client.set_logged_model_tags(
         model.model_id, {"mlflow.modelVersions": json.dumps([{"name": made.name, "version": made.version}])}
     )

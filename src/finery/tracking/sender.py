@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 import time
@@ -121,6 +122,8 @@ class Tracker:
             self._swept = True
         while self._earlier and not self._stop.is_set():
             folder = self._earlier.pop(0)
+            if settled(folder) or _meant(folder) not in (None, self.uri, without_password(self.uri)):
+                continue  # another MLflow's log waits for a run that goes there, or for finery sync
             try:
                 _send_left(folder, self.uri, lambda uri: client, self.spool.warn)
             except _trouble():
@@ -216,9 +219,11 @@ def settled(run_dir: Path) -> bool:
 
 
 def _meant(folder: Path) -> str | None:
-    """Where a run's log was to go."""
-    uris = [line.event.get("uri") for line in read_journal(journal_of(folder)) if line.event["event"] == "open_run"]
-    return uris[-1] if uris else None
+    """Where a run's log was to go; with the password that MLFLOW_TRACKING_URI has for that place."""
+    opened = (line.event for line in read_journal(journal_of(folder)) if line.event["event"] == "open_run")
+    uri = next(opened, {}).get("uri")
+    given = os.environ.get("MLFLOW_TRACKING_URI", "")
+    return given if uri and uri == without_password(given) else uri
 
 
 def _trouble() -> tuple[type[Exception], ...]:
