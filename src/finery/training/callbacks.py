@@ -162,8 +162,12 @@ class Fingerprint:
     def __init__(self, model: torch.nn.Module) -> None:
         self._before = _sums(model)
 
-    def check(self, model: torch.nn.Module, what: str) -> None:
+    def check(self, model: torch.nn.Module, what: str, remedy: str) -> None:
         """Raise unless some trainable weight changed and all are finite.
+
+        Args:
+            what: what was trained, as the message calls it.
+            remedy: what to do when nothing changed.
 
         Raises:
             StageError: training changed nothing, or left a weight that is not finite.
@@ -174,7 +178,7 @@ class Fingerprint:
         if broken := [name for name, value in after.items() if not math.isfinite(value[1])]:
             raise StageError(f"after training {broken[0]} holds values that are not finite; lower learning_rate")
         if after == self._before:
-            raise StageError(f"training left {what} exactly as it was; raise learning_rate or max_steps")
+            raise StageError(f"training left {what} exactly as it was; {remedy}")
 
 
 def _sums(model: torch.nn.Module) -> dict[str, tuple[float, float]]:

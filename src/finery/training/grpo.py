@@ -228,7 +228,12 @@ def train_grpo(
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)
-    before.check(trainer.model, "the policy")
+    before.check(
+        trainer.model,
+        "the policy",
+        "either no group's completions differed in reward in any step (see frac_reward_zero_std: the prompts are too "
+        "easy, too hard, or their reward is always the same), or learning_rate is too small",
+    )
     return GrpoRun(trainer.model, trainer.report.last, trainer.samples)
 
 

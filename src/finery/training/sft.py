@@ -213,7 +213,8 @@ def train_sft(
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)
-    before.check(trainer.model, "the adapter" if hasattr(trainer.model, "peft_config") else "the model")
+    what = "the adapter" if hasattr(trainer.model, "peft_config") else "the model"
+    before.check(trainer.model, what, "raise learning_rate, or max_steps beyond warmup_steps")
     return SftRun(trainer.model, trainer.report.last, steps)
 
 
