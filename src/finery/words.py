@@ -27,9 +27,10 @@ EXITS = {
 
 
 def closing_lines(summary: dict[str, Any]) -> list[str]:
-    """What is printed at the end of a run below the stage table: verdicts, exams, refused promotions."""
+    """What is printed at the end of a run below the stage table: verdicts, exams, promotions refused and applied."""
     lines: list[str] = []
-    for block in (*_gate_blocks(summary), *_exam_blocks(summary), *_refusal_blocks(summary)):
+    promoted = [[_promoted(promotion)] for promotion in summary.get("promotions") or ()]
+    for block in (*_gate_blocks(summary), *_exam_blocks(summary), *_refusal_blocks(summary), *promoted):
         lines += [*block, ""]
     return lines[:-1]
 

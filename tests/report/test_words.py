@@ -22,6 +22,8 @@ def test_closing_lines_of_a_good_run(fake: Any) -> None:
         "  grpo     0.871 +0.396*  0.993 +0.046*  0.967 +0.014   0.000             0.927 -0.010",
         "  student  0.850 +0.375*  0.980 +0.033*  0.927 -0.026*  0.000             0.821 -0.116*",
         "  merged   0.828 +0.353*  0.993 +0.046*  0.973 +0.020   0.000             0.936 -0.001",
+        "",
+        "promoted: quickstart version 3 is @champion",
     ]
 
 
@@ -31,6 +33,12 @@ def test_a_refused_promotion_says_which_condition_failed_by_how_much(fake: Any) 
         "promote: refused: merged does not earn @champion",
         "  merged.domain.pass_at_1 0.55 is 0.05 below min 0.60",
     ]
+
+
+def test_a_promotion_that_changed_nothing_says_so(fake: Any) -> None:
+    fake.whole_line()
+    fake.promotions[0]["moved"] = False
+    assert closing_lines(fake.finish())[-1] == "promoted: quickstart version 3 is @champion (as before)"
 
 
 def test_a_verdict_other_than_rl_says_what_it_means(fake: Any) -> None:
