@@ -140,10 +140,13 @@ def _result(model: Any, tokenizer: Any, info: dict[str, Any], origin: str) -> St
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     template = "with a chat template" if info["chat_template_sha256"] else "no chat template"
     size = f"{parameters / 1e9:.2f}B" if parameters >= 1e9 else f"{parameters / 1e6:.2f}M"
+    what = type(inner).__name__
+    if info["base"]:
+        what = f"adapter on {info['base']['ref']}, a {what}"
     return StageResult(
         metrics={"parameters": parameters, "vocabulary": len(tokenizer)},
         summary={
-            "headline": f"{type(inner).__name__}, {size} parameters, {info['dtype']}, {template}",
+            "headline": f"{what}, {size} parameters, {info['dtype']}, {template}",
             "origin": origin,
             "form": info["form"],
         },

@@ -288,7 +288,8 @@ def adapter(tmp_path: Path) -> Path:
 def test_adapter_stays_an_adapter_on_the_base_that_is_named(stage: Stage, adapter: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="name the model it was trained on as `base`"):
         stage.run(adapter)
-    stage.run(adapter, base="llama", inputs={"base": BASE})
+    result = stage.run(adapter, base="llama", inputs={"base": BASE})
+    assert str(result.summary["headline"]).startswith("adapter on llama, a LlamaForCausalLM")
     info = json.loads((stage.out / "model.json").read_text())
     assert info["form"] == "adapter"
     assert info["base"] == {"digest": DIGEST, "ref": "llama"}
