@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import Dtype, Model, ModelRef
+from finery.schemas.base import Dtype, Model, ModelRef, refuse
 from finery.schemas.reference import ArtifactKind
 from finery.schemas.rewards import Rewards, check_rewards
 from finery.schemas.training import DatasetRef, Lora, Replay, Sampling, TrainingStage, check_length
@@ -68,4 +68,6 @@ class DistillStage(TrainingStage):
     def _check(self) -> DistillStage:
         check_rewards(self.rewards)
         check_length(self)
+        if self.lora and isinstance(self.student, ShrunkStudent):
+            raise refuse("a shrunken student is in no folder an adapter could sit on; leave it out", field="lora")
         return self

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from finery.schemas.base import Model, Stage
+from finery.schemas.base import Model, Stage, refuse
 from finery.schemas.reference import DATASET
 
 DatasetRef = Annotated[str, DATASET]
@@ -83,11 +83,21 @@ class TrainingStage(Stage):
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
 
+    @model_validator(mode="after")
+    def _check_schedule(self) -> TrainingStage:
+        has_floor = self.lr_scheduler_type == "cosine_with_min_lr"
+        if has_floor and self.min_lr_rate is None:
+            raise refuse("needs min_lr_rate, the share of the peak at which it ends", field="lr_scheduler_type")
+        if self.min_lr_rate is not None and not has_floor:
+            raise refuse(
+                "is for lr_scheduler_type: cosine_with_min_lr; {kind} has no use for it",
+                field="min_lr_rate", kind=self.lr_scheduler_type,
+            )  # fmt: skip
+        return self
+
 
 def check_length(stage: TrainingStage) -> None:
     """One of max_steps and num_train_epochs is given."""
-    from finery.schemas.base import refuse
-
     if stage.max_steps is None and stage.num_train_epochs is None:
         raise refuse("needs max_steps or num_train_epochs")
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset, write_dataset
-from finery.errors import InputError, StageError
+from finery.errors import StageError
 from finery.rewards import build
 from finery.rewards.rewardset import conversational
 from finery.schemas.distill import DistillStage, ShrunkStudent
@@ -154,10 +154,6 @@ def _student(config: DistillStage, inputs: Mapping[str, Path], context: StageCon
     if not isinstance(config.student, ShrunkStudent):
         model = load_model(inputs["student"], dtype=config.dtype, bases=context.bases, trainable=True)
         return model, load_tokenizer(inputs["student"])
-    if config.lora is not None:
-        raise InputError(
-            "lora: a student cut out of its teacher is in no folder an adapter could sit on; leave lora out"
-        )
     teacher = merge_adapter(inputs["teacher"], dtype=config.dtype, bases=context.bases)
     shrink = config.student.shrink
     student = shrink_model(teacher, shrink.layers, shrink.intermediate_size)
