@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +133,7 @@ def states(outcomes: dict[str, Any]) -> dict[str, str]:
     return {stage: outcome.state for stage, outcome in outcomes.items()}
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Prefect's migrated database is kept between servers, but not in the home of whoever runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
@@ -142,7 +143,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, cache: None) -> Iterator[PrefectServer]:
     with PrefectServer(tmp_path_factory.mktemp("project") / ".finery") as started:
         started.ready()
@@ -465,6 +466,15 @@ def test_a_server_of_the_users_is_used(server: PrefectServer, tmp_path: Path):
         assert states(run_flow(line, given)) == {"a": "Completed", "b": "Cached"}
     assert look(server, line).shown() == {"a": ("COMPLETED", "Completed"), "b": ("COMPLETED", "Cached")}
     assert server.failure() is None
+
+
+@pytest.mark.slow
+def test_an_empty_migrated_database_is_kept_for_the_next_project(server: PrefectServer):
+    (kept,) = Path(os.environ["XDG_CACHE_HOME"], "finery").iterdir()
+    assert kept.name == f"prefect-{version('prefect')}.db"
+    with contextlib.closing(sqlite3.connect(kept)) as connection:
+        assert connection.execute("SELECT count(*) FROM alembic_version").fetchone() == (1,)
+        assert connection.execute("SELECT count(*) FROM flow_run").fetchone() == (0,)
 
 
 @pytest.mark.slow
