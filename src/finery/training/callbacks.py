@@ -23,7 +23,7 @@ _SPEED = ("train_", "total_flos", "eval_runtime", "eval_samples_per_second", "ev
 """The Trainer's closing line of speeds: the engine takes its own times."""
 
 
-class Report(TrainerCallback):
+class Report(TrainerCallback):  # type: ignore[misc]
     """Passes steps and metrics on to the stage's context, under the names TRL gives them.
 
     Attributes:
@@ -148,12 +148,12 @@ def _unfilled_memory() -> Iterator[None]:
 
     Filled, they take more time than a small model's whole step. No kernel of TRL reads what it has not written.
     """
-    before = torch.utils.deterministic.fill_uninitialized_memory
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
     try:
         yield
     finally:
-        torch.utils.deterministic.fill_uninitialized_memory = before
+        torch.utils.deterministic.fill_uninitialized_memory = before  # type: ignore[attr-defined]
 
 
 class Fingerprint:

@@ -5,6 +5,7 @@ B is the completions of a generation batch, G those of one prompt (the group), F
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +51,7 @@ class GrpoRun:
     samples: list[dict[str, Any]] = field(default_factory=list)
 
 
-class PlannedTrainer(Kept, GRPOTrainer):
+class PlannedTrainer(Kept, GRPOTrainer):  # type: ignore[misc]
     """GRPOTrainer whose prompts are drawn when they are generated from.
 
     TRL's data loader reads a batch ahead, and starts its permutation anew on a resume; here it only counts slots,
@@ -222,7 +223,8 @@ def train_grpo(
         rewards=rewards,
         plan=plan,
         args=grpo_arguments(config, context, model, rewards.weights),
-        processing_class=tokenizer,
+        # TRL gives a tokenizer without a pad token one, which the output would then carry on
+        processing_class=copy.deepcopy(tokenizer),
         peft_config=lora_config(config.lora) if config.lora else None,
     )
     trainer.attach(context, keeper)

@@ -46,7 +46,7 @@ class SftRun:
     steps: int = 0
 
 
-class ReplayTrainer(Kept, SFTTrainer):
+class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
     """SFTTrainer on rows that are tokens already, with a second stream of rows beside them.
 
     Its loss is TRL's (the fused LM head, which knows each model's scaling of logits), summed over sub-batches.
@@ -97,7 +97,7 @@ class ReplayTrainer(Kept, SFTTrainer):
         own_tokens, replay_tokens = num_items_in_batch
         nll, right, count = self._sums(model, inputs["own"])
         self._metrics["train"]["mean_token_accuracy"].append(right / count)
-        loss = nll / own_tokens
+        loss: torch.Tensor = nll / own_tokens
         seen = inputs["own"]
         if "replay" in inputs:
             replay_nll, replay_right, replay_count = self._sums(model, inputs["replay"])
@@ -139,7 +139,7 @@ class ReplayTrainer(Kept, SFTTrainer):
         metrics = {"eval_loss": total / count, "eval_mean_token_accuracy": right / count}
         self.log(metrics)
         self.model.train(was_training)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
 
