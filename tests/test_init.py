@@ -53,8 +53,9 @@ def test_its_rows_are_right_and_its_reward_tells_steps_from_none(tmp_path):
     rows = [json.loads(line) for line in (tmp_path / "data" / "train.jsonl").read_text().splitlines()]
     assert len({row["prompt"] for row in rows}) == len(rows) >= 500
     for row in rows:
-        value = eval(row["prompt"].removeprefix("Q:"))
-        assert row["answer"] == str(value) == row["completion"].rsplit("#### ", 1)[1]
+        assert row["answer"] == str(eval(row["prompt"].removeprefix("Q:")))
+    wrong = sum(row["answer"] != row["completion"].rsplit("#### ", 1)[1] for row in rows)
+    assert 0.35 < wrong / len(rows) < 0.45  # the 4 in 10 that pipeline.yaml tells of
     namespace: dict = {}
     exec((tmp_path / "reward.py").read_text(), namespace)
     good = [row["completion"] for row in rows]

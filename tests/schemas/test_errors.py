@@ -65,6 +65,15 @@ NAME = "is not a name: a letter a-z, then up to 62 of a-z, 0-9, _ and - (^[a-z][
          "max_drop"),
         ("grpo.domain.pass_at_1", "pass_at_1", "25:15 stages.promote.require.pass_at_1: is not model.suite.metric, "
          "for example merged.domain.pass_at_1"),
+        ("max_steps: 10}", "max_steps: 10.0}", "8:62 stages.sft.max_steps: must be a whole number (at least 1); "
+         "write 10"),
+        ("rl: 0.3", "rl: 30%", "7:28 stages.corpus.splits.rl: must be a number (above 0, at most 1) or a map "
+         "{fraction: ...}; 30% is text: write 0.3"),
+        ("    rewards: [{kind: answer}]\n  exam", "    rewards: answer\n  exam", "16:14 stages.grpo.rewards: must be a "
+         "list of at least 1 item, not answer: write [{kind: answer}]"),
+        ("    rewards: [{kind: answer}]\n  exam", "    rewards: [answer]\n  exam", "16:15 stages.grpo.rewards.0: must "
+         "be a map whose kind is one of answer, format, reasoning_gym, python, not answer: write {kind: answer}"),
+        ("k: [1, 8]", "k: 8", "20:72 stages.exam.suites.domain.k: must be a list, not 8: write [8]"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_where_it_is_in_the_words_of_the_field(change, bad, old, new, told):

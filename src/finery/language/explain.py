@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import math
-import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from finery.language.fields import Type, choose, errors_of, fields, type_of, words
 from finery.language.keys import unknown
 from finery.language.nodes import Node, find, key_place
-from finery.language.problems import Keys, Place, Problem, cut, hint, nearest
-from finery.language.secrets import may_be_secret
+from finery.language.problems import Keys, Place, Problem, hint, nearest
+from finery.language.remedies import mismatch, quote, show
 from finery.schemas.base import NAME
 from finery.schemas.promote import Metric
 
-_NO = {"no": "false", "off": "false", "n": "false", "yes": "true", "on": "true", "y": "true"}
 _PATTERNS = {
     NAME: f"is not a name: a letter a-z, then up to 62 of a-z, 0-9, _ and - ({NAME})",
     type_of(Metric).marks[-1].pattern: "is not model.suite.metric, for example merged.domain.pass_at_1",
@@ -168,67 +165,3 @@ class _Explainer:
 def _mean(word: str, options: list[str], *, least: int = 2) -> str:
     near = nearest(word, options, cutoff=0.5) if len(options) >= least else None
     return f"; did you mean {near}?" if near else ""
-
-
-def show(node: Node, path: Keys, kind: Type | None = None) -> str | None:
-    """A value as it is written, or None when it may be a secret."""
-    if (kind and kind.secret) or may_be_secret(path, node.text):
-        return None
-    if node.kind != "scalar":
-        return f"a {node.kind}"
-    text = cut(node.text)
-    return f'"{text}"' if node.quoted else text or "nothing"
-
-
-def quote(kind: Type, node: Node, path: Keys) -> str:
-    said = show(node, path, kind)
-    return f"{said} " if said else ""
-
-
-def mismatch(kind: Type, node: Node, path: Keys) -> str:
-    """`must be X, not Y`, with the remedy when it is plain."""
-    takes, said = words(kind), show(node, path, kind)
-    if node.kind == "scalar" and node.value is None:
-        return f"is empty; it must be {takes}"
-    if kind.secret and node.kind == "scalar":
-        return "a secret is never written down here; write ${env:NAME} and set NAME where finery runs"
-    text = f"must be {takes}"
-    if said is None:
-        return text
-    if node.kind != "scalar" or kind.base in (list, dict) or kind.model:
-        return f"{text}, not {said}{_shape_remedy(kind, node, path)}"
-    return f"{text}{_remedy(kind, node, said)}"
-
-
-def _shape_remedy(kind: Type, node: Node, path: Keys) -> str:
-    if kind.base is list and node.kind == "scalar":
-        return f": write [{show(node, path)}]"
-    if kind.base is dict and node.kind == "list" and path == ("stages",):
-        return "; name each stage by its key: train: {kind: sft, ...}"
-    if kind.model and node.kind == "scalar" and path[:1] == ("stages",):
-        return f"; it takes {', '.join(list(fields(kind.model))[:6])}"
-    return ""
-
-
-def _remedy(kind: Type, node: Node, said: str) -> str:
-    """What to write instead of a scalar of the wrong type."""
-    value, text = node.value, node.text
-    bases = [member.base for member in kind.members()]
-    numeric = int in bases or float in bases
-    if numeric and isinstance(value, float) and not math.isfinite(value):
-        return f", and finite; {said} is not"
-    if numeric and isinstance(value, float) and int in bases and float not in bases:
-        return f"; {said} is {float(value)!r}: write {int(value)}" if value.is_integer() else f", not {said}"
-    if numeric and isinstance(value, str):
-        digits = text.replace("_", "").replace(",", "").strip()
-        if re.fullmatch(r"[-+]?[0-9]{1,40}", digits) and not node.quoted:
-            return f"; {said} is text: write {int(digits)}"
-        if re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", digits):
-            return f"; {said} is text: write {digits}, without quotes" if node.quoted else f"; {said} is text"
-        return f"; {said} is text"
-    if bases == [str] and not kind.ref and not isinstance(value, str):
-        return f'; quote it: "{text}"'
-    if bases == [bool] and isinstance(value, str):
-        meant = _NO.get(text.lower()) or (text.lower() if text.lower() in ("true", "false") else None)
-        return f"; {said} is text" + (f": write {meant}" if meant else "")
-    return f", not {said}"

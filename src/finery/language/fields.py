@@ -116,6 +116,8 @@ def choose(kind: Type, node: Node) -> Type | None:
         found = node.child(kind.tag) if node.kind == "map" else None
         return kind.tagged().get(found.value) if found and isinstance(found.value, str) else None
     fitting = [member for member in kind.members() if _shape(member, node)]
+    if len(fitting) == 1:
+        return fitting[0]
     for member in fitting:
         if not errors_of(member, node):
             return member
