@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from finery.schemas.base import Model, ModelRef, Stage, refuse
 from finery.schemas.reference import EVALUATION, ArtifactKind
 
 Metric = Annotated[str, Field(pattern=r"^[^\s]+\.[a-z][a-z0-9_-]*\.[a-z][a-z0-9_]*$")]
+
+
+def _free_alias(value: str) -> str:
+    if value.lower() == "latest" or re.fullmatch(r"v\d+", value.lower()):
+        raise refuse("is an alias MLflow keeps for itself (latest, v1, v2, ...); take another, such as champion")
+    return value
 
 
 class Condition(Model):
@@ -40,7 +47,7 @@ class PromoteStage(Stage):
     """The model."""
     evaluation: Annotated[str, EVALUATION]
     """The exam its conditions are read from."""
-    alias: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")] = "champion"
+    alias: Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$"), AfterValidator(_free_alias)] = "champion"
     """The alias it earns."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_. -]*$")] | None = None
     """The registered model's name; the pipeline's by default."""

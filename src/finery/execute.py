@@ -201,7 +201,8 @@ class Execution:
     def _cached(self, plan: StagePlan, done: Done) -> Outcome:
         manifest = done.manifest
         assert manifest
-        attempt_id = self.spool.open_stage(plan.stage, plan.kind, manifest.key, 0, self._params(plan.stage), cached=True)
+        tags = {"finery.store": str(self.store.folder(plan.kind, manifest.key))}
+        attempt_id = self.spool.open_stage(plan.stage, plan.kind, manifest.key, 0, self._params(plan.stage), cached=True, tags=tags)
         self.spool.close_stage(attempt_id, "FINISHED", manifest.metrics)
         self._note(manifest)
         return self._finished(manifest, done, "Cached", "from the store", 0.0)
@@ -218,7 +219,7 @@ class Execution:
             env = environment(threads=resources.cpus, gpus=gpus, network=config.network)
             argv = command(self.planner.python(config), self.store.home / "shim", env)
             spec_path = write_spec(folder, self._stage_spec(plan, config, folder))
-            attempt_id = self.spool.open_stage(stage, kind, key, attempt, self._params(stage), cached=False)
+            attempt_id = self.spool.open_stage(stage, kind, key, attempt, self._params(stage), tags={"finery.store": str(self.store.folder(kind, key))})
             follower.attach(attempt_id)
             self.listen(Event(stage, "state", {"state": "Running", "attempt": attempt, "resumed": plan.state == "resume", "log": str(folder / "log.txt")}))
             started = time.time()

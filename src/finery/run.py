@@ -17,13 +17,14 @@ from finery.execute import AttemptFailed, Event, Execution, Outcome, read_decisi
 from finery.load import Loaded, load
 from finery.plan import Planner, StagePlan
 from finery.progress import Silent, display, stage_table
-from finery.receipts import Applied, already_applied
+from finery.receipts import Applied, RunInfo, already_applied
 from finery.schemas.reference import HubRef, RegistryRef, parse_reference, uses
 from finery.slots import check
 from finery.spool import NullSpool, Spool, without_password
 from finery.store import Store, write_json
 
 if TYPE_CHECKING:
+    from finery.servers import PrefectServer
     from finery.tracking.sender import Tracker
 
 FLUSH = 60.0
@@ -85,6 +86,8 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     with screen:
         outcomes = _execute(execution, home, screen.say, plain=settled or options.plain)
     planner.cache.save()
+    if tracker:
+        tracker.flush(FLUSH)  # a promoted version links to its stage's run, which must be there
     promotions = _promote(execution, outcomes, home)
     result = runs.summary(loaded, run_id, outcomes, time.time() - started, promotions)
     write_json(run_dir / "summary.json", result)
@@ -147,7 +150,7 @@ def _resolve(loaded: Loaded, home: Path) -> None:
     def alias(name: str, alias: str) -> dict[str, Any]:
         from finery.registry import resolve_alias
 
-        version, digest, source = resolve_alias(tracking_uri(loaded, home), name, alias)
+        version, digest, source = resolve_alias(tracking_uri(loaded, home), name, alias, home)
         return {"version": str(version), "digest": digest, "source": str(source)}
 
     resolve(loaded.pipeline, Lock.read(loaded.path), alias=alias)
@@ -196,8 +199,8 @@ def _execute(execution: Execution, home: Path, tell: Callable[[str], None], *, p
         return run_plain(execution, tell=tell)
     from finery.servers import PrefectServer
 
-    Forerunner(execution).start()
     with PrefectServer(home) as server:
+        Forerunner(execution, server).start()
         return run_flow(execution, server, summary=lambda outcomes: _markdown(execution, outcomes), tell=tell)
 
 
@@ -210,12 +213,12 @@ def _markdown(execution: Execution, outcomes: Mapping[str, Outcome]) -> str:
 class Forerunner(threading.Thread):
     """Starts stages that are ready while the Prefect server is still coming up; the flow then joins them."""
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, server: PrefectServer) -> None:
         super().__init__(name="forerunner", daemon=True)
-        self._execution = execution
+        self._execution, self._server = execution, server
 
     def run(self) -> None:
-        while len(self._execution.outcomes) < len(self._execution.order) and not self._execution.interrupted:
+        while not self._server.settled and not self._execution.interrupted:
             for stage in self._execution.ready():
                 threading.Thread(target=self._attempt, args=(stage,), name=stage, daemon=True).start()
             time.sleep(0.05)
@@ -250,7 +253,9 @@ def _apply(execution: Execution, stage: str, outcome: Outcome, decision: dict[st
     folder = outcome.done.outputs["decision"].path / "model"  # an adapter ships merged
     if not folder.is_dir():
         folder = Path(execution.planner._locate(source)) if source.count("/") == 2 else execution.planner.folder / source
-    info = {"run_id": execution.run_id, "stage": stage, "key": outcome.key, "pipeline": execution.name}
+    info = RunInfo(run_id=execution.run_id, stage=stage, key=str(outcome.key), pipeline=execution.name)
+    if experiment := execution.loaded.pipeline.tracking.experiment:
+        info["experiment"] = experiment
     return apply_decision(decision, folder, uri=uri, home=home, run_info=info)
 
 

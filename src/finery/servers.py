@@ -115,6 +115,11 @@ class PrefectServer:
         if self._error is not None:
             raise self._error
 
+    @property
+    def settled(self) -> bool:
+        """Whether it is known that the server answers, or that it will not."""
+        return self._settled.is_set()
+
     def failure(self) -> str | None:
         """Why an own server that was up is there no more; None while all is well."""
         if not self._settled.is_set() or self._stopping.is_set() or self._child is None:

@@ -137,4 +137,4 @@ def sync_text(folder: Path) -> str:
     from finery.tracking.sender import sync
 
     home = runs.home_of(project_of(folder))
-    return str(sync([path for path in sorted((home / "runs").glob("*")) if path.is_dir()], home))
+    return str(sync([path for path in sorted((home / "runs").glob("*")) if path.is_dir()]))
