@@ -336,7 +336,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], refs: Mapping[st
     """What changed between two specs, one sentence each."""
     found = [f"{key} {_show(a)} -> {_show(b)}" for key, a, b in _changes(old["config"], new["config"])]
     for path, keys in new["order"].items():
-        before = old["order"].get(path, keys)
+        before = old.get("order", {}).get(path, keys)
         if before != keys and set(before) == set(keys):
             found.append(f"the order of {path} changed")
     for name, digest in new["inputs"].items():
