@@ -123,6 +123,18 @@ def test_what_is_probably_not_meant_is_warned_of(change, good, old, new, told):
     assert [line.removeprefix(f"{loaded.path}:")[: len(told)] for line in loaded.warnings] == [told]
 
 
+def test_a_student_that_is_its_teacher_and_a_base_merged_into_itself_are_warned_of(line, good):
+    more = """\
+  student: {kind: distill, teacher: grpo, student: grpo, data: corpus.rl, max_steps: 1, rewards: [{kind: answer}]}
+  merged: {kind: merge, base: sft, models: [grpo, {model: sft}], method: ties}
+  exam:"""
+    warnings = good(line.replace("  exam:", more)).warnings
+    assert [warning.split("x.yaml:")[1] for warning in warnings] == [
+        "17:43 stages.student.student: is the teacher itself; name a smaller model, or {shrink: {layers: [...]}}",
+        "18:51 stages.merged.models.1: sft is the base, from which it differs in nothing: it adds nothing",
+    ]
+
+
 def test_a_format_reward_beside_the_gates_verifier_is_no_difference(change, good):
     text = change("    rewards: [{kind: answer}]\n  exam",
                   "    rewards: [{kind: answer, verifier: true, weight: 2}, {kind: format}]\n  exam")  # fmt: skip

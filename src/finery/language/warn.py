@@ -11,8 +11,10 @@ from finery.language.nodes import key_place
 from finery.language.problems import Keys, Problem
 from finery.schemas.base import Stage
 from finery.schemas.data import DataStage, FileSource, HubSource, Split
+from finery.schemas.distill import DistillStage
 from finery.schemas.gate import GateStage
 from finery.schemas.grpo import GrpoStage
+from finery.schemas.merge import Member, MergeStage
 from finery.schemas.promote import PromoteStage
 from finery.schemas.reference import StageRef, parse_reference
 from finery.schemas.rewards import Reward
@@ -25,7 +27,7 @@ def warnings(stages: Stages) -> list[Problem]:
     found: list[Problem] = []
     for name, config in stages.configs.items():
         for field, text in _of(config, stages):
-            path: Keys = ("stages", name, *field.split("."))
+            path: Keys = ("stages", name, *(int(part) if part.isdigit() else part for part in field.split(".")))
             found.append(Problem(key_place(stages.root, path), path, text))
     return found
 
@@ -42,6 +44,12 @@ def _of(config: Stage, stages: Stages) -> Iterator[tuple[str, str]]:
         yield from _few(config, stages)
     if isinstance(config, PromoteStage):
         yield from _unexamined(config, stages)
+    if isinstance(config, DistillStage) and config.student == config.teacher:
+        yield "student", "is the teacher itself; name a smaller model, or {shrink: {layers: [...]}}"
+    if isinstance(config, MergeStage) and config.base is not None:
+        for index, member in enumerate(config.models):
+            if (member.model if isinstance(member, Member) else member) == config.base:
+                yield f"models.{index}", f"{config.base} is the base, from which it differs in nothing: it adds nothing"
 
 
 def _gate(config: Stage, stages: Stages) -> GateStage | None:
