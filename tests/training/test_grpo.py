@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -269,3 +271,9 @@ def test_a_prompt_that_would_pass_the_models_positions_is_named(tmp_path: Path) 
     mixed = {"id": "chat", "prompt": [{"role": "user", "content": "1"}], "answer": "1"}
     with pytest.raises(InputError, match="some prompts are text and some are messages"):
         _train(_config(), _context(tmp_path), rows=[*ROWS, mixed])
+
+
+def test_the_trainers_bring_neither_mlflow_nor_prefect_along() -> None:
+    code = "import sys, finery.training.grpo, finery.training.sft; print({'mlflow', 'prefect', 'wandb'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
