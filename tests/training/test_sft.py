@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import resource
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,6 +174,26 @@ def test_a_stop_checkpoints_first_and_the_next_run_goes_on(tmp_path: Path, token
     with pytest.raises(Interrupted):
         _train(Stopping(**vars(_context(folder))), tokenizer, data)
     assert (folder / "ck" / "checkpoint-4").is_dir()
+    assert _same(_weights(_train(_context(folder), tokenizer, data)), _weights(expected))
+
+
+def test_a_full_disk_stops_with_the_last_checkpoint_whole(tmp_path: Path, tokenizer: Any, data: Encoded) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    class Filling(Mortal):
+        def progress(self, done: int, total: int, note: str = "") -> None:
+            super().progress(done, total, note)
+            if done == 5:  # the model is larger than this
+                resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, hard))
+
+    expected = _train(_context(tmp_path / "whole"), tokenizer, data)
+    folder = tmp_path / "full"
+    try:
+        with pytest.raises(StageError, match="checkpoint of step 6 could not be written"):
+            _train(Filling(**vars(_context(folder))), tokenizer, data)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in (folder / "ck").iterdir() if path.name.startswith("checkpoint")] == ["checkpoint-3"]
     assert _same(_weights(_train(_context(folder), tokenizer, data)), _weights(expected))
 
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from finery.contract import StageContext
 from finery.errors import StageError
 
@@ -87,8 +89,8 @@ class Checkpoints:
             aside.mkdir()
             yield aside
             self._commit(aside / f"checkpoint-{step}", step, extra)
-        except (OSError, RuntimeError) as error:
-            # torch and safetensors report a full disk as RuntimeErrors of their own
+        except (OSError, RuntimeError, SafetensorError) as error:
+            # torch and safetensors report a full disk by errors of their own
             raise StageError(
                 f"the checkpoint of step {step} could not be written under {self.folder} ({error}); "
                 "earlier checkpoints are whole: make room and run again"
