@@ -127,7 +127,8 @@ class DataStage(Stage):
     """The share of rows that may be rejected before the stage fails; rejects are listed in `rejects.jsonl`."""
 
     def outputs(self) -> dict[str, ArtifactKind]:
-        return {name: "dataset" for name in self.splits} | {"rejects": "file", "card": "file"}
+        splits: dict[str, ArtifactKind] = dict.fromkeys(self.splits, "dataset")
+        return {**splits, "rejects": "file", "card": "file"}
 
     @property
     def default_output(self) -> str | None:

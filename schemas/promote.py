@@ -51,6 +51,8 @@ class PromoteStage(Stage):
     """The alias it earns."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_. -]*$")] | None = None
     """The registered model's name; the pipeline's by default."""
+    form: Literal["full", "adapter"] = "full"
+    """What is shipped when the model is an adapter: whole weights with the adapter merged in, or the adapter as it is."""
     require: Annotated[dict[Metric, Condition], Field(min_length=1)]
     """`model.suite.metric` to its bounds, for example `merged.domain.pass_at_1: {min: 0.7}`; a missing or non-finite number refuses."""
 

@@ -135,7 +135,7 @@ def _walk(annotation: Any, value: Any, field: str) -> Iterator[Use]:
         for key, item in value.items():
             yield from _walk(get_args(annotation)[1], item, f"{field}.{key}")
     elif hasattr(type(value), "model_fields") and (
-        annotation is Any or isinstance(annotation, type) and isinstance(value, annotation)
+        annotation is Any or (isinstance(annotation, type) and isinstance(value, annotation))
     ):
         for use in uses(value):
             yield Use(f"{field}.{use.field}", use.text, use.ref)

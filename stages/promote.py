@@ -32,6 +32,7 @@ def run(config: PromoteStage, inputs: Mapping[str, Path], context: StageContext)
         "alias": config.alias,
         "model": config.model,
         "model_digest": digest,
+        "form": _form(config, inputs["model"], context, promoted=not failed),
         "conditions": conditions,
     }
     (context.output("decision") / "decision.json").write_text(
@@ -52,6 +53,23 @@ def run(config: PromoteStage, inputs: Mapping[str, Path], context: StageContext)
             ],
         },
     )
+
+
+def _form(config: PromoteStage, model: Path, context: StageContext, *, promoted: bool) -> str:
+    """The form that ships; an adapter that is promoted as whole weights is merged here, beside the decision."""
+    info = model / "model.json"
+    adapter = info.exists() and json.loads(info.read_text(encoding="utf-8"))["form"] == "adapter"
+    if config.form == "adapter":
+        if not adapter:
+            raise InputError(f"form: adapter, but {config.model} holds whole weights; leave form out")
+        return "adapter"
+    if adapter and promoted:
+        from finery.training.models import load_tokenizer, merge_adapter, publish_model
+
+        publish_model(
+            merge_adapter(model, bases=context.bases), load_tokenizer(model), context.output("decision") / "model"
+        )
+    return "full"
 
 
 def judge(metric: str, condition: Condition, evaluation: Mapping[str, Any]) -> dict[str, Any]:

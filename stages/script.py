@@ -14,8 +14,10 @@ from finery.contract import StageContext, StageResult
 from finery.errors import StageError
 from finery.schemas.script import ScriptStage
 
-_PASSED_ON = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "TZ", "USER", "SHELL", "VIRTUAL_ENV", "SSL_CERT_FILE",
-              "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_CORETYPE", "FINERY_GUARD_FD")  # fmt: skip
+_PASSED_ON = (
+    *("PATH", "HOME", "USER", "SHELL", "LANG", "LC_ALL", "TZ", "TMPDIR", "VIRTUAL_ENV", "SSL_CERT_FILE"),
+    *("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "OPENBLAS_CORETYPE"),
+)
 
 
 def run(config: ScriptStage, inputs: Mapping[str, Path], context: StageContext) -> StageResult:
@@ -31,6 +33,7 @@ def run(config: ScriptStage, inputs: Mapping[str, Path], context: StageContext) 
     context.checkpoint_dir.mkdir(parents=True, exist_ok=True)
     metrics = context.checkpoint_dir / "metrics.jsonl"
     metrics.unlink(missing_ok=True)
+    context.rewind(0)  # an earlier attempt's metrics: this one says its own
     spec = context.checkpoint_dir / "script.json"
     spec.write_text(
         json.dumps(
@@ -54,7 +57,10 @@ def run(config: ScriptStage, inputs: Mapping[str, Path], context: StageContext) 
     final = _follow(command, environment, metrics, context)
     for name, folder in outputs.items():
         if not any(Path(folder).iterdir()):
-            raise StageError(f"the command ended well but wrote nothing for its output {name}; it writes below {folder}, outputs.{name} of FINERY_SPEC")
+            raise StageError(
+                f"the command ended well but wrote nothing for its output {name}; "
+                f"it writes below {folder}, outputs.{name} of FINERY_SPEC"
+            )
     return StageResult(metrics=final)
 
 
@@ -92,7 +98,9 @@ def _relay(metrics: Path, offset: int, final: dict[str, float], context: StageCo
                 step = int(values.pop("step", 0))
                 numbers = {str(key): float(value) for key, value in values.items()}
             except (ValueError, AttributeError, TypeError) as error:
-                raise StageError(f'metrics.jsonl of the command has a line that is not {{"step": 1, "name": number}}: {line[:120]!r}') from error
+                raise StageError(
+                    f'metrics.jsonl of the command has a line that is not {{"step": 1, "name": number}}: {line[:120]!r}'
+                ) from error
             context.log(step, **numbers)
             final |= numbers
     return offset

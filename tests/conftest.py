@@ -35,7 +35,9 @@ class Project:
         return path
 
     def environment(self, **extra: str) -> dict[str, str]:
-        env = {key: value for key, value in os.environ.items() if not key.startswith(("FINERY_", "MLFLOW_", "PREFECT_"))}
+        env = {
+            key: value for key, value in os.environ.items() if not key.startswith(("FINERY_", "MLFLOW_", "PREFECT_"))
+        }
         return env | QUIET | extra
 
     def finery(self, *args: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
@@ -48,7 +50,9 @@ class Project:
             assert done.returncode == code, f"exit {done.returncode}, not {code}\n{done.stdout}\n{done.stderr}"
         return done
 
-    def run(self, file: str = "pipeline.yaml", *args: str, code: int = 0, plain: bool = True, **env: str) -> dict[str, Any]:
+    def run(
+        self, file: str = "pipeline.yaml", *args: str, code: int = 0, plain: bool = True, **env: str
+    ) -> dict[str, Any]:
         """`finery run --json`, and its summary."""
         done = self.finery("run", file, "--json", *(["--plain"] if plain else []), *args, code=code, **env)
         return json.loads(done.stdout)

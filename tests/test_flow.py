@@ -24,8 +24,8 @@ from ruamel.yaml import YAML
 
 from finery import guard
 from finery.errors import InputError
-from finery.execute import AttemptFailed
 from finery.flow import run_flow, run_plain
+from finery.outcome import AttemptFailed
 from finery.servers import PrefectServer, ServerError
 
 CASES = Path(__file__).parent / "cases"

@@ -99,7 +99,11 @@ def test_mlflow_shows_the_run_its_stages_and_the_registered_model(line, tmp_path
     runs = client.search_runs([experiment.experiment_id])
     parents = [run for run in runs if "mlflow.parentRunId" not in run.data.tags]
     assert [run.info.status for run in parents] == ["FINISHED"]
-    children = {run.data.tags["finery.stage"]: run for run in runs if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id}
+    children = {
+        run.data.tags["finery.stage"]: run
+        for run in runs
+        if run.data.tags.get("mlflow.parentRunId") == parents[0].info.run_id
+    }
     assert set(children) == set(line.summary["stages"])
     assert all(run.info.status == "FINISHED" for run in children.values())
     assert all(run.data.tags["finery.key"] == line.summary["stages"][name]["key"] for name, run in children.items())
@@ -145,11 +149,25 @@ def test_again_everything_is_cached_without_prefect_or_mlflow(line):
         "except SystemExit as e: assert not e.code, e.code\n"
         "heavy = {'torch', 'prefect', 'mlflow'} & set(sys.modules)\nassert not heavy, heavy"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=line.folder, env=line.environment(), capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=line.folder,
+        env=line.environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     summary = json.loads(done.stdout)
     assert {stage["state"] for stage in summary["stages"].values()} == {"Cached"}
-    assert summary["promotions"][0] | {"reused": 0} == {"stage": "promote", "name": "tiny", "version": "1", "alias": "champion", "moved": False, "reused": 0}
+    assert summary["promotions"][0] | {"reused": 0} == {
+        "stage": "promote",
+        "name": "tiny",
+        "version": "1",
+        "alias": "champion",
+        "moved": False,
+        "reused": 0,
+    }
 
 
 def files_of(project, summary, stage: str) -> dict[str, dict]:
@@ -231,7 +249,9 @@ def test_skip_rl_skips_grpo_and_the_line_goes_on_with_its_input(gated):
     assert stages["grpo"]["outputs"]["model"]["digest"] == stages["base"]["outputs"]["model"]["digest"]
     assert stages["promote"]["state"] == "Completed"
     evaluation = json.loads((Path(stages["exam"]["outputs"]["evaluation"]["path"]) / "evaluation.json").read_text())
-    assert evaluation["models"]["grpo"] == evaluation["models"]["base"] | {"general": evaluation["models"]["grpo"]["general"]}
+    assert evaluation["models"]["grpo"] == evaluation["models"]["base"] | {
+        "general": evaluation["models"]["grpo"]["general"]
+    }
     assert evaluation["same"]["grpo"] == "base"
 
 
@@ -245,7 +265,14 @@ def test_more_data_blocks_what_depends_on_it_and_exits_3(gated):
 
 
 def test_more_data_may_be_told_to_skip(gated):
-    options = ["--set", "stages.gate.solved_at=1.0", "--set", "stages.gate.min_gap=0.9", "--set", "stages.gate.on_more_data=skip"]
+    options = [
+        "--set",
+        "stages.gate.solved_at=1.0",
+        "--set",
+        "stages.gate.min_gap=0.9",
+        "--set",
+        "stages.gate.on_more_data=skip",
+    ]
     assert gated.states("gated.yaml", *options)["grpo"] == "Skipped"
 
 
@@ -257,4 +284,9 @@ def test_a_refused_promotion_moves_nothing_says_by_how_much_and_exits_4(gated):
     assert "merged.general.greedy" in promote["message"] and "below min 1.5" in promote["message"]
     assert summary["promotions"] == []
     assert sorted((gated.home / "registry").glob("*.json")) == before
-    assert gated.run("gated.yaml", "--set", "stages.promote.require={merged.general.greedy: {min: 1.5}}", code=4)["stages"]["promote"]["state"] == "Refused"
+    assert (
+        gated.run("gated.yaml", "--set", "stages.promote.require={merged.general.greedy: {min: 1.5}}", code=4)[
+            "stages"
+        ]["promote"]["state"]
+        == "Refused"
+    )

@@ -38,7 +38,9 @@ def test_case_O8_a_retry_repeats_no_finished_stage(project):
     pipeline(
         project,
         prepare=script("echo prepare >> O8.log"),
-        train=script("echo train >> O8.log; test -f O8.once || { touch O8.once; exit 1; }", retries=1, after=["prepare"]),
+        train=script(
+            "echo train >> O8.log; test -f O8.once || { touch O8.once; exit 1; }", retries=1, after=["prepare"]
+        ),
     )
     assert project.states() == {"prepare": "Completed", "train": "Completed"}
     assert (project.folder / "O8.log").read_text().split() == ["prepare", "train", "train"]
@@ -49,7 +51,11 @@ def test_case_O8_a_retry_repeats_no_finished_stage(project):
 def test_a_failed_stage_blocks_what_follows_and_nothing_else(project):
     pipeline(project, bad=script("exit 7"), after_bad=script("true", after=["bad"]), free=script("true"))
     summary = project.run(code=1)
-    assert {name: stage["state"] for name, stage in summary["stages"].items()} == {"bad": "Failed", "after_bad": "Blocked", "free": "Completed"}
+    assert {name: stage["state"] for name, stage in summary["stages"].items()} == {
+        "bad": "Failed",
+        "after_bad": "Blocked",
+        "free": "Completed",
+    }
     assert "exit code 7" in summary["stages"]["bad"]["message"]
     assert project.states(code=1)["free"] == "Cached"
 
@@ -70,14 +76,18 @@ def test_branches_run_side_by_side(project):
 
 def test_a_stage_that_asks_for_more_than_the_host_has_is_refused(project):
     pipeline(project, big=script("true", resources={"cpus": 4096}))
-    assert "stages.big.resources.cpus: asks for 4096" in project.finery("run", "pipeline.yaml", "--plain", code=2).stderr
+    assert (
+        "stages.big.resources.cpus: asks for 4096" in project.finery("run", "pipeline.yaml", "--plain", code=2).stderr
+    )
 
 
 def test_a_secret_reaches_the_command_and_nothing_else(project):
     pipeline(project, use=script('printf %s "$TOKEN" > ../seen; test -z "$OTHER"', env={"TOKEN": "${env:MY_TOKEN}"}))
     project.run(plain=True, MY_TOKEN="canary-9b1e", OTHER="x")
     assert (project.folder.parent / "seen").read_text() == "canary-9b1e"
-    found = subprocess.run(["grep", "-r", "canary-9b1e", str(project.home)], capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        ["grep", "-r", "canary-9b1e", str(project.home)], capture_output=True, text=True, check=False
+    )
     assert found.returncode == 1, found.stdout
 
 
@@ -118,7 +128,7 @@ def test_ctrl_c_stops_and_exits_130(project, eventually):
     engine = start(project, "--plain")
     eventually((project.folder / "pid").exists)
     engine.send_signal(signal.SIGINT)
-    out, err = engine.communicate(timeout=60)
+    _, err = engine.communicate(timeout=60)
     assert engine.returncode == 130, err
     assert "Ctrl-C again kills them" in err
     assert not alive((project.folder / "pid").read_text())
@@ -151,7 +161,10 @@ def test_kill_9_leaves_no_descendant_and_the_next_run_goes_on(project, eventuall
 def test_two_engines_on_one_store_do_each_stage_once(project):
     pipeline(project, one=script("echo one >> log; sleep 1"), two=script("echo two >> log; sleep 0.5", after=["one"]))
     engines = [start(project, "--plain", "--json") for _ in range(2)]
-    states = [{n: s["state"] for n, s in json.loads(engine.communicate(timeout=120)[0])["stages"].items()} for engine in engines]
+    states = [
+        {n: s["state"] for n, s in json.loads(engine.communicate(timeout=120)[0])["stages"].items()}
+        for engine in engines
+    ]
     assert (project.folder / "log").read_text().split() == ["one", "two"]
     assert sorted(state["one"] for state in states) == ["Cached", "Completed"]
 
@@ -166,7 +179,14 @@ def test_the_command_line_answers_without_heavy_imports(project):
             "heavy = {'torch', 'transformers', 'trl', 'peft', 'prefect', 'mlflow', 'pandas', 'numpy', 'datasets'} & set(sys.modules)\n"
             "assert not heavy, heavy"
         )
-        done = subprocess.run([sys.executable, "-c", code], cwd=project.folder, env=project.environment(), capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=project.folder,
+            env=project.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
 
 

@@ -62,7 +62,11 @@ def test_a_second_run_does_nothing_again(line):
 
 def test_an_input_is_the_output_it_names(line):
     line.run()
-    assert line.states("pipeline.yaml", "--set", "stages.first.params.b=9") == {"first": "Completed", "second": "Cached", "third": "Completed"}
+    assert line.states("pipeline.yaml", "--set", "stages.first.params.b=9") == {
+        "first": "Completed",
+        "second": "Cached",
+        "third": "Completed",
+    }
     plan = line.plan("pipeline.yaml", "--set", "stages.first.params.b=10")
     assert plan["first"]["why"] == ["params.b 9 -> 10"]
     assert plan["second"]["state"] == "pending"
@@ -71,7 +75,9 @@ def test_an_input_is_the_output_it_names(line):
 
 def test_execution_fields_change_no_key(line):
     line.run()
-    assert set(line.states("pipeline.yaml", "--set", "stages.first.timeout=99", "--set", "stages.second.retries=3").values()) == {"Cached"}
+    assert set(
+        line.states("pipeline.yaml", "--set", "stages.first.timeout=99", "--set", "stages.second.retries=3").values()
+    ) == {"Cached"}
 
 
 def test_another_seed_runs_again(line):
@@ -92,7 +98,9 @@ def test_a_file_moved_with_its_pipeline_changes_no_key(line):
     (line.folder / "sub").mkdir()
     for name in ("make.py", "pipeline.yaml"):
         shutil.copy(line.folder / name, line.folder / "sub" / name)
-    assert {s["key"] for s in line.run("sub/pipeline.yaml")["stages"].values()} == {s["key"] for s in first["stages"].values()}
+    assert {s["key"] for s in line.run("sub/pipeline.yaml")["stages"].values()} == {
+        s["key"] for s in first["stages"].values()
+    }
 
 
 def test_a_changed_file_runs_again_and_the_plan_says_why(line):
@@ -123,7 +131,11 @@ def test_verify_finds_damage_of_equal_size(line):
 def test_from_reruns_what_follows_and_says_when_bytes_are_the_same(line):
     line.run()
     stages = line.run("pipeline.yaml", "--from", "second")["stages"]
-    assert {name: stage["state"] for name, stage in stages.items()} == {"first": "Cached", "second": "Completed", "third": "Completed"}
+    assert {name: stage["state"] for name, stage in stages.items()} == {
+        "first": "Cached",
+        "second": "Completed",
+        "third": "Completed",
+    }
     assert stages["second"]["message"] == "the same bytes as before"
     assert done(line) == ["first", "second", "third", "second", "third"]
 
@@ -132,14 +144,19 @@ def test_from_reports_bytes_that_differ(line):
     path = line.folder / "make.py"
     path.write_text(path.read_text().replace('+ "\\n")\nopen', '+ str(os.path.getsize("log")) + "\\n")\nopen'))
     line.run()
-    assert any("differ" in warning for warning in line.run("pipeline.yaml", "--from", "second")["stages"]["second"]["warnings"])
+    assert any(
+        "differ" in warning for warning in line.run("pipeline.yaml", "--from", "second")["stages"]["second"]["warnings"]
+    )
 
 
 def test_only_needs_its_inputs_in_the_store(line):
     refused = line.finery("run", "pipeline.yaml", "--only", "second", "--plain", code=2)
     assert "needs first, which the store does not have" in refused.stderr
     line.run()
-    assert line.states("pipeline.yaml", "--only", "second", "--set", "stages.second.params.out=1") == {"first": "Cached", "second": "Completed"}
+    assert line.states("pipeline.yaml", "--only", "second", "--set", "stages.second.params.out=1") == {
+        "first": "Cached",
+        "second": "Completed",
+    }
 
 
 def test_unknown_stage_in_an_option_names_the_nearest(line):
@@ -178,14 +195,17 @@ def test_gc_keeps_what_the_last_runs_reach_and_asks(line):
 
 
 def test_a_link_in_an_output_is_refused(project):
-    project.write("pipeline.yaml", """
+    project.write(
+        "pipeline.yaml",
+        """
         name: link
         stages:
           bad:
             kind: script
             command: 'ln -s /etc/passwd "$(dirname "$FINERY_SPEC")/../outputs/o/x"'
             makes: {o: file}
-        """)
+        """,
+    )
     assert "is a link" in project.run(code=1)["stages"]["bad"]["message"]
 
 

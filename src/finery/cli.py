@@ -13,7 +13,7 @@ from finery.errors import FineryError, InputError
 
 app = typer.Typer(
     name="finery",
-    help="One YAML file from a base language model to a promoted one: SFT, gate, GRPO, distillation, merging, promotion.",
+    help="One YAML file from a base language model to a promoted one.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
@@ -21,10 +21,20 @@ app = typer.Typer(
 )
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The pipeline's YAML file.", show_default=False)]
-Set = Annotated[list[str] | None, typer.Option("--set", metavar="PATH=VALUE", help="Override a value: --set stages.sft.learning_rate=2e-4. May be repeated.")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="PATH=VALUE", help="Override a value: --set stages.sft.learning_rate=2e-4. May be repeated."
+    ),
+]
 Verify = Annotated[bool, typer.Option("--verify", help="Check the hashes of finished outputs, not only their sizes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-From = Annotated[str | None, typer.Option("--from", metavar="STAGE", help="Run STAGE and all that follows again; bytes that differ are reported.")]
+From = Annotated[
+    str | None,
+    typer.Option(
+        "--from", metavar="STAGE", help="Run STAGE and all that follows again; bytes that differ are reported."
+    ),
+]
 
 
 @app.command()
@@ -47,7 +57,9 @@ def schema() -> None:
 
 
 @app.command()
-def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; made if need be.")] = Path(".")) -> None:
+def init(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write; made if need be.")] = Path("."),
+) -> None:
     """Write a commented starter pipeline with its data, reward file and flows.yaml."""
     from finery.init import init_project
 
@@ -59,8 +71,7 @@ def init(folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to
 @app.command()
 def plan(file: File, set_: Set = None, from_: From = None, verify: Verify = False, as_json: AsJson = False) -> None:
     """Show what will run, why, and what it took the last time. Nothing is started and no network is used."""
-    from finery.show import plan_text
-    from finery.show import plan_json
+    from finery.show import plan_json, plan_text
 
     print((plan_json if as_json else plan_text)(file, set_ or [], from_, verify))
 
@@ -70,12 +81,20 @@ def run(
     file: File,
     set_: Set = None,
     from_: From = None,
-    only: Annotated[str | None, typer.Option("--only", metavar="STAGE", help="Run STAGE alone; its inputs must be in the store.")] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="STAGE", help="Run STAGE alone; its inputs must be in the store.")
+    ] = None,
     verify: Verify = False,
-    plain: Annotated[bool, typer.Option("--plain", help="Without Prefect and MLflow; a promotion still goes to the registry.")] = False,
+    plain: Annotated[
+        bool, typer.Option("--plain", help="Without Prefect and MLflow; a promotion still goes to the registry.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run a pipeline: what is done is not done again. Exit codes: 0 done, 1 failed, 2 bad input, 3 blocked by a gate, 4 promotion refused, 5 stopped unhealthy, 130 interrupted."""
+    """Run a pipeline: what is done is not done again.
+
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 blocked by a gate, 4 promotion refused, 5 stopped unhealthy,
+    130 interrupted.
+    """
     from finery.run import Options, main
 
     if from_ and only:
@@ -85,7 +104,10 @@ def run(
 
 
 @app.command()
-def runs(folder: Annotated[Path, typer.Option("--project", help="The project's folder.")] = Path("."), as_json: AsJson = False) -> None:
+def runs(
+    folder: Annotated[Path, typer.Option("--project", help="The project's folder.")] = Path("."),
+    as_json: AsJson = False,
+) -> None:
     """List the project's runs, the last one last."""
     from finery.show import runs_text
 
@@ -107,7 +129,10 @@ def logs(
 
 @app.command()
 def lineage(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A stage of the last run, RUN/STAGE, a digest, or a folder in the store.")],
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A stage of the last run, RUN/STAGE, a digest, or a folder in the store."),
+    ],
     folder: Annotated[Path, typer.Option("--project", help="The project's folder.")] = Path("."),
     as_json: AsJson = False,
 ) -> None:
@@ -118,7 +143,11 @@ def lineage(
 
 
 @app.command()
-def adopt(file: File, stage: Annotated[str, typer.Argument(metavar="STAGE", help="The stage whose last result is to count.")], set_: Set = None) -> None:
+def adopt(
+    file: File,
+    stage: Annotated[str, typer.Argument(metavar="STAGE", help="The stage whose last result is to count.")],
+    set_: Set = None,
+) -> None:
     """Accept a stage's last result although its code or config changed; the lineage says so."""
     from finery.lineage import adopt_stage
 

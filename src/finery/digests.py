@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -70,7 +70,9 @@ class DigestCache:
         if not path.exists():
             raise InputError(f"the interpreter {python} is not there; make its environment first")
         site = _site(path)
-        asked = self._remember(site if site.exists() else path, "versions:" + ",".join(packages), lambda _: _ask(python, packages))
+        asked = self._remember(
+            site if site.exists() else path, "versions:" + ",".join(packages), lambda _: _ask(python, packages)
+        )
         return dict(json.loads(asked))
 
     def save(self) -> None:
@@ -101,7 +103,7 @@ def list_files(path: Path) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-@lru_cache(maxsize=None)
+@cache
 def import_closure(module: str) -> dict[str, Path]:
     """finery's modules that `module` reaches by import statements, late ones included; schemas are left out.
 
@@ -137,11 +139,11 @@ def _tree_digest(path: Path) -> str:
         body = getattr(node, "body", None)
         if isinstance(body, list):
             # a bare string is a docstring, of a module, class, function or field: it does nothing
-            node.body = [line for line in body if not (isinstance(line, ast.Expr) and isinstance(line.value, ast.Constant))]  # type: ignore[attr-defined]
+            body[:] = [s for s in body if not (isinstance(s, ast.Expr) and isinstance(s.value, ast.Constant))]
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest()
 
 
-@lru_cache(maxsize=None)
+@cache
 def _version(name: str) -> str:
     try:
         return metadata.version(name)
@@ -157,7 +159,8 @@ def _site(python: Path) -> Path:
 def _ask(python: str, packages: tuple[str, ...]) -> str:
     code = (
         "import json, sys\nfrom importlib import metadata\n"
-        "def version(name):\n try: return metadata.version(name)\n except metadata.PackageNotFoundError: return 'absent'\n"
+        "def version(name):\n try: return metadata.version(name)\n"
+        " except metadata.PackageNotFoundError: return 'absent'\n"
         "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
     )
     done = subprocess.run([python, "-c", code, *packages], capture_output=True, text=True, check=False)

@@ -5,70 +5,26 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from finery import __version__
 from finery.errors import FineryError
+from finery.follow import Follower
 from finery.launch import Attempt, Ended, command, environment, write_spec
 from finery.load import Loaded
-from finery.plan import Artifact, Done, Planner, StagePlan, last_note
+from finery.outcome import AttemptFailed, Event, Outcome, OutcomeState, read_decision
+from finery.plan import Done, Planner, StagePlan, last_note
+from finery.record import child_spec, manifest_of
 from finery.schemas.base import Stage
 from finery.slots import slots
-from finery.store import Manifest, Store, output_digest, write_json
+from finery.store import Manifest, write_json
 
 if TYPE_CHECKING:
     from finery.spool import Spool
-
-OutcomeState = Literal["Completed", "Cached", "Skipped", "Blocked", "Refused", "Failed", "Cancelled"]
-EXIT_CODES = {"Completed": 0, "Cached": 0, "Skipped": 0, "Blocked": 0, "Refused": 4, "Failed": 1, "Cancelled": 130}
-
-
-class AttemptFailed(FineryError):
-    """An attempt failed and another may be made."""
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a stage ended in this run.
-
-    Attributes:
-        digest: of its default output, or None.
-        blocked_by_gate: a gate's `more_data` is what blocks it.
-    """
-
-    stage: str
-    kind: str
-    state: OutcomeState
-    message: str
-    key: str | None = None
-    seconds: float = 0.0
-    exit_code: int = 0
-    done: Done | None = None
-    metrics: dict[str, Any] = field(default_factory=dict)
-    summary: dict[str, Any] = field(default_factory=dict)
-    blocked_by_gate: bool = False
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def digest(self) -> str | None:
-        if self.done and self.done.default in self.done.outputs:
-            return self.done.outputs[self.done.default].digest
-        return None
-
-
-@dataclass(frozen=True)
-class Event:
-    """Something the display may show: a state, a progress, a metric, a warning."""
-
-    stage: str
-    type: Literal["state", "progress", "metrics", "warning"]
-    data: dict[str, Any]
 
 
 class Execution:
@@ -76,7 +32,6 @@ class Execution:
 
     Args:
         listen: called with every Event, from any thread.
-        only: run this stage alone; its inputs must be in the store.
     """
 
     def __init__(
@@ -164,7 +119,13 @@ class Execution:
     def _record(self, outcome: Outcome) -> None:
         with self._lock:
             self.outcomes[outcome.stage] = outcome
-        data = {"state": outcome.state, "message": outcome.message, "seconds": outcome.seconds, "metrics": outcome.metrics, "summary": outcome.summary}
+        data = {
+            "state": outcome.state,
+            "message": outcome.message,
+            "seconds": outcome.seconds,
+            "metrics": outcome.metrics,
+            "summary": outcome.summary,
+        }
         self.listen(Event(outcome.stage, "state", data))
 
     def _failed(self, stage: str, message: str, code: int = 1) -> Outcome:
@@ -192,7 +153,9 @@ class Execution:
         if plan.state == "cached":
             return self._cached(plan, plan.done)  # type: ignore[arg-type]
         assert plan.key and plan.spec
-        with self.store.lock(kind, plan.key, waiting=lambda: self._say(stage, "waiting for another run of the same stage")):
+        with self.store.lock(
+            kind, plan.key, waiting=lambda: self._say(stage, "waiting for another run of the same stage")
+        ):
             found = self.store.manifest(kind, plan.key)
             if found and stage not in self.planner.rerun:
                 return self._cached(plan, self.planner.done(found, config))
@@ -202,7 +165,9 @@ class Execution:
         manifest = done.manifest
         assert manifest
         tags = {"finery.store": str(self.store.folder(plan.kind, manifest.key))}
-        attempt_id = self.spool.open_stage(plan.stage, plan.kind, manifest.key, 0, self._params(plan.stage), cached=True, tags=tags)
+        attempt_id = self.spool.open_stage(
+            plan.stage, plan.kind, manifest.key, 0, self._params(plan.stage), cached=True, tags=tags
+        )
         self.spool.close_stage(attempt_id, "FINISHED", manifest.metrics)
         self._note(manifest)
         return self._finished(manifest, done, "Cached", "from the store", 0.0)
@@ -210,18 +175,31 @@ class Execution:
     def _run(self, plan: StagePlan, config: Stage, attempt: int) -> Outcome:
         stage, kind, key = plan.stage, plan.kind, str(plan.key)
         resources = config.resources
-        with slots(self.store.home, resources.cpus, resources.gpus, stopped=lambda: self.interrupted, waiting=lambda: self._say(stage, "waiting for a slot")) as gpus:
+        with slots(
+            self.store.home,
+            resources.cpus,
+            resources.gpus,
+            stopped=lambda: self.interrupted,
+            waiting=lambda: self._say(stage, "waiting for a slot"),
+        ) as gpus:
             if self._stop:
                 return Outcome(stage, kind, "Cancelled", "stopped by the user", exit_code=130)
             assert plan.spec is not None
             folder = self.store.open_partial(kind, key, plan.spec)
-            follower = Follower(folder / "metrics.jsonl", self, stage)
             env = environment(threads=resources.cpus, gpus=gpus, network=config.network)
             argv = command(self.planner.python(config), self.store.home / "shim", env)
-            spec_path = write_spec(folder, self._stage_spec(plan, config, folder))
-            attempt_id = self.spool.open_stage(stage, kind, key, attempt, self._params(stage), tags={"finery.store": str(self.store.folder(kind, key))})
-            follower.attach(attempt_id)
-            self.listen(Event(stage, "state", {"state": "Running", "attempt": attempt, "resumed": plan.state == "resume", "log": str(folder / "log.txt")}))
+            spec_path = write_spec(folder, child_spec(self.planner, plan, folder))
+            attempt_id = self.spool.open_stage(
+                stage, kind, key, attempt, self._params(stage), tags={"finery.store": str(self.store.folder(kind, key))}
+            )
+            follower = Follower(folder / "metrics.jsonl", stage, attempt_id, self.spool, self.listen)
+            told = {
+                "state": "Running",
+                "attempt": attempt,
+                "resumed": plan.state == "resume",
+                "log": str(folder / "log.txt"),
+            }
+            self.listen(Event(stage, "state", told))
             started = time.time()
             header = f"{stage} attempt {attempt} of run {self.run_id}"
             ended = Attempt(folder, [*argv, str(spec_path)], env, header).wait(
@@ -230,7 +208,7 @@ class Execution:
         if ended.result is None:
             self.spool.close_stage(attempt_id, "KILLED" if ended.cancelled else "FAILED", {})
             return self._not_done(stage, kind, key, ended, attempt, time.time() - started, follower)
-        manifest = self._manifest(plan, config, folder, ended.result, started, attempt)
+        manifest = manifest_of(self.planner, plan, folder, ended.result, started, attempt)
         for name in ("stage.json", "result.json"):
             (folder / name).unlink(missing_ok=True)
         became = self.store.publish(manifest)
@@ -243,16 +221,22 @@ class Execution:
             self._warn(follower, "its outputs differ from those it made before under the same key")
         message = "the same bytes as before" if became == "same" else ""
         done = self.planner.done(final, config)
-        return replace(self._finished(final, done, "Completed", message, manifest.seconds), warnings=tuple(follower.warnings))
+        return replace(
+            self._finished(final, done, "Completed", message, manifest.seconds), warnings=tuple(follower.warnings)
+        )
 
-    def _not_done(self, stage: str, kind: str, key: str, ended: Ended, attempt: int, seconds: float, follower: Follower) -> Outcome:
+    def _not_done(
+        self, stage: str, kind: str, key: str, ended: Ended, attempt: int, seconds: float, follower: Follower
+    ) -> Outcome:
         message = f"{ended.error}"
         if ended.cancelled:
             return Outcome(stage, kind, "Cancelled", message, key, seconds, 130)
         if attempt <= self.retries(stage) and not ended.final:
             self._say(stage, f"attempt {attempt} failed: {message}")
             raise AttemptFailed(f"{stage}: {message}")
-        return Outcome(stage, kind, "Failed", message, key, seconds, ended.exit_code or 1, warnings=tuple(follower.warnings))
+        return Outcome(
+            stage, kind, "Failed", message, key, seconds, ended.exit_code or 1, warnings=tuple(follower.warnings)
+        )
 
     def _finished(self, manifest: Manifest, done: Done, state: OutcomeState, message: str, seconds: float) -> Outcome:
         outcome = Outcome(
@@ -268,72 +252,6 @@ class Execution:
         return replace(outcome, message=message or (str(headline) if headline else ""))
 
     # what is written
-
-    def _stage_spec(self, plan: StagePlan, config: Stage, folder: Path) -> dict[str, Any]:
-        bases: dict[str, str] = {}
-        for artifact in plan.inputs.values():
-            bases |= artifact.bases
-        return {
-            "kind": plan.kind,
-            "stage": plan.stage,
-            "config": config.model_dump(mode="json", exclude_unset=True),
-            "seed": self.planner.seed(plan.stage),
-            "threads": config.resources.cpus,
-            "inputs": {name: str(artifact.path) for name, artifact in plan.inputs.items()},
-            "input_refs": plan.refs,
-            "input_digests": {name: artifact.digest for name, artifact in plan.inputs.items()},
-            "bases": bases,
-            "output_dir": str(folder / "outputs"),
-            "checkpoint_dir": str(folder / "checkpoints"),
-            "metrics_path": str(folder / "metrics.jsonl"),
-            "base_dir": str(self.planner.folder),
-        }
-
-    def _manifest(self, plan: StagePlan, config: Stage, folder: Path, result: dict[str, Any], started: float, attempt: int) -> Manifest:
-        files = self.store.scan(folder)
-        outputs: dict[str, dict[str, Any]] = {}
-        bases: dict[str, str] = {}
-        for name, kind in config.outputs().items():
-            if not any(path.startswith(f"{name}/") for path in files):
-                raise FineryError(f"{plan.stage}: the stage ended well but left its output {name} empty")
-            outputs[name] = {"kind": kind, "digest": output_digest(files, name)}
-            if kind == "model":
-                bases |= self._bases(folder / "outputs" / name, plan.inputs)
-        assert plan.spec and plan.key
-        return Manifest(
-            stage=plan.stage,
-            kind=plan.kind,
-            key=plan.key,
-            spec=plan.spec,
-            inputs={
-                name: {"ref": plan.refs[name], "digest": artifact.digest, "kind": artifact.kind, "source": artifact.maker}
-                for name, artifact in plan.inputs.items()
-            },
-            outputs=outputs,
-            files=files,
-            metrics=result["metrics"],
-            summary=result["summary"],
-            bases=bases,
-            pipeline=self.name,
-            seed=self.planner.seed(plan.stage),
-            engine=__version__,
-            started=started,
-            seconds=time.time() - started,
-            attempts=attempt,
-        )
-
-    def _bases(self, model: Path, inputs: dict[str, Artifact]) -> dict[str, str]:
-        """Where the base of an adapter lies, and what that one sits on."""
-        info = model / "model.json"
-        base = (json.loads(info.read_text(encoding="utf-8")).get("base") or {}) if info.exists() else {}
-        known: dict[str, str] = {}
-        for artifact in inputs.values():
-            place = artifact.maker if artifact.maker.count("/") == 2 and not artifact.maker.startswith((".", "/")) else str(artifact.path)
-            known |= {digest: path for digest, path in artifact.bases.items()} | {artifact.digest: place}
-        digest = base.get("digest")
-        if digest is None:
-            return {}
-        return {digest: known[digest]} | {d: p for d, p in known.items() if any(d in a.bases for a in inputs.values())}
 
     def _note(self, manifest: Manifest) -> None:
         path = last_note(self.store, self.name, manifest.stage)
@@ -360,71 +278,3 @@ class Execution:
     def _warn(self, follower: Follower, message: str) -> None:
         follower.warnings.append(message)
         self.listen(Event(follower.stage, "warning", {"message": message}))
-
-
-class Follower:
-    """Follows a stage's metrics.jsonl: events go to the spool and the display, each once.
-
-    A resumed attempt starts from the beginning of the file, so that its MLflow run shows the metrics before it.
-    """
-
-    def __init__(self, path: Path, execution: Execution, stage: str) -> None:
-        self.path, self.execution, self.stage = path, execution, stage
-        self.warnings: list[str] = []
-        self._attempt_id = ""
-        self._offset = 0
-        self._seen: dict[tuple[str, int], None] = {}
-
-    def attach(self, attempt_id: str) -> None:
-        self._attempt_id = attempt_id
-
-    def read(self) -> None:
-        """Take in what was appended since the last call; a half-written line waits."""
-        try:
-            size = self.path.stat().st_size
-        except FileNotFoundError:
-            return
-        if size < self._offset:
-            self._offset = 0  # the stage cut the file back to its checkpoint
-        if size == self._offset:
-            return
-        with self.path.open("rb") as file:
-            file.seek(max(0, self._offset - 1))
-            if self._offset and file.read(1) != b"\n":
-                self._offset = 0  # cut back and grown past us meanwhile; what was seen is not taken again
-                file.seek(0)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    break
-                self._offset += len(line)
-                self._take(json.loads(line))
-
-    def _take(self, event: dict[str, Any]) -> None:
-        kind = event.pop("type")
-        if kind == "metrics":
-            fresh = {name: value for name, value in event["metrics"].items() if (name, event["step"]) not in self._seen}
-            self._seen |= dict.fromkeys((name, event["step"]) for name in fresh)
-            if fresh:
-                self.execution.spool.metrics(self._attempt_id, event["step"], event["time"], fresh)
-        elif kind == "warning" and event["message"] not in self.warnings:
-            self.warnings.append(event["message"])
-        self.execution.listen(Event(self.stage, kind, event))
-
-
-def read_decision(done: Done) -> dict[str, Any]:
-    """A promote stage's decision."""
-    return dict(json.loads((done.outputs["decision"].path / "decision.json").read_text(encoding="utf-8")))
-
-
-def exit_code(outcomes: dict[str, Outcome]) -> int:
-    """The run's exit code: interrupted 130, unhealthy 5, bad input 2, failed 1, refused 4, blocked by a gate 3, else 0."""
-    codes = {outcome.exit_code for outcome in outcomes.values()}
-    for code in (130, 5, 2, 1, 4):
-        if code in codes:
-            return code
-    if any(outcome.blocked_by_gate for outcome in outcomes.values()):
-        return 3
-    return next(iter(sorted(codes - {0})), 0)
-
-
-__all__ = ["AttemptFailed", "Event", "Execution", "Outcome", "Store", "exit_code", "read_decision"]

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from finery.errors import FineryError
-from finery.execute import AttemptFailed
+from finery.outcome import AttemptFailed
 from finery.plain import Board, Execution, Outcome, Tell, interruptible, run_plain, to_stderr
 from finery.servers import PrefectServer
 

@@ -57,7 +57,11 @@ def _roots(home: Path, keep: int) -> Iterator[tuple[str, str]]:
         for name in ("summary.json", "stages.json"):
             if (folder / name).exists():
                 content = json.loads((folder / name).read_text(encoding="utf-8"))
-                stages = content["stages"].values() if name == "summary.json" else [{"kind": k, "key": v} for k, v in content.values()]
+                stages = (
+                    content["stages"].values()
+                    if name == "summary.json"
+                    else [{"kind": k, "key": v} for k, v in content.values()]
+                )
                 yield from ((stage["kind"], stage["key"]) for stage in stages if stage["key"])
     for receipt in (home / "registry").glob("*.json"):
         key = json.loads(receipt.read_text(encoding="utf-8")).get("key")
@@ -75,15 +79,15 @@ def _reached(store: Store, ahead: set[tuple[str, str]]) -> set[tuple[str, str]]:
         reached.add(one)
         manifest = store.manifest(*one)
         if manifest:
-            ahead |= {place for place in _sources(manifest)} - reached
+            ahead |= set(_sources(manifest)) - reached
     return reached
 
 
 def _sources(manifest: Manifest) -> Iterator[tuple[str, str]]:
-    for place in [*(given["source"] for given in manifest.inputs.values()), *manifest.bases.values()]:
-        parts = place.split("/")
-        if len(parts) == 3 and not place.startswith((".", "/", "hf:", "registry:")):
-            yield parts[0], parts[1]
+    for place in [*(given["made_by"] for given in manifest.inputs.values()), *manifest.bases.values()]:
+        if place and not place.startswith("/"):
+            kind, key, _ = place.split("/")
+            yield kind, key
 
 
 def _locked(store: Store, kind: str, key: str) -> bool:

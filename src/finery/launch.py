@@ -18,7 +18,14 @@ from typing import Any
 
 from finery import guard
 
-_FROM_OUTSIDE = ("MLFLOW_RUN_ID", "MLFLOW_EXPERIMENT_ID", "MLFLOW_TRACKING_TOKEN", "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "PREFECT_API_AUTH_STRING", "PREFECT_API_KEY")
+_FROM_OUTSIDE = (
+    "MLFLOW_RUN_ID",
+    "MLFLOW_EXPERIMENT_ID",
+    "MLFLOW_TRACKING_TOKEN",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES",
+    "PREFECT_API_AUTH_STRING",
+    "PREFECT_API_KEY",
+)
 GRACE = 60.0
 """Seconds a stage has to checkpoint after the first Ctrl-C."""
 
@@ -48,7 +55,7 @@ def environment(*, threads: int, gpus: list[int], network: bool, base: dict[str,
     for name in _FROM_OUTSIDE:
         given.pop(name, None)
     count = str(threads)
-    given |= {name: count for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")}
+    given |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS"), count)
     visible = given.get("CUDA_VISIBLE_DEVICES")
     devices = visible.split(",") if visible else None
     given["CUDA_VISIBLE_DEVICES"] = ",".join(devices[number] if devices else str(number) for number in gpus)

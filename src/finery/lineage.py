@@ -10,8 +10,10 @@ from typing import Any
 from finery import runs
 from finery.errors import InputError
 from finery.load import load
-from finery.plan import Planner, differences
+from finery.plan import Planner
+from finery.record import recorded_inputs
 from finery.show import project_of
+from finery.spec import differences
 from finery.store import Manifest, Store
 
 
@@ -30,7 +32,11 @@ def find_manifest(home: Path, name: str) -> Manifest:
     run, _, stage = name.rpartition("/")
     if (home / "runs").is_dir() and any((home / "runs").iterdir()):
         summary = _summary_with(home, run, stage)
-        if summary and (key := summary["stages"][stage]["key"]) and (found := store.manifest(summary["stages"][stage]["kind"], key)):
+        if (
+            summary
+            and (key := summary["stages"][stage]["key"])
+            and (found := store.manifest(summary["stages"][stage]["kind"], key))
+        ):
             return found
     if len(name) >= 8:
         for manifest in store.manifests():
@@ -56,11 +62,11 @@ def tree(home: Path, manifest: Manifest, seen: frozenset[str] = frozenset()) -> 
     inputs = {}
     for name, given in manifest.inputs.items():
         node: dict[str, Any] = {"ref": given["ref"], "digest": given["digest"], "kind": given["kind"]}
-        parts = given["source"].split("/")
-        if len(parts) == 3 and not given["source"].startswith((".", "/", "hf:", "registry:")):
-            made = store.manifest(parts[0], parts[1])
+        if given["made_by"]:
+            kind, key, _ = given["made_by"].split("/")
+            made = store.manifest(kind, key)
             if made is None:
-                node["lost"] = f"{given['source']} is no longer in the store"
+                node["lost"] = f"{given['made_by']} is no longer in the store"
             elif made.key not in seen:
                 node["made_by"] = tree(home, made, seen | {manifest.key})
         inputs[name] = node
@@ -95,10 +101,16 @@ def _lines(node: dict[str, Any], indent: str, shown: dict[str, None]) -> list[st
     shown[node["key"]] = None
     config = json.dumps({k: v for k, v in node["config"].items() if k != "kind"}, ensure_ascii=False)
     lines = [f"{indent}{head}", f"{indent}    config {config if len(config) < 300 else config[:297] + '...'}"]
-    lines.append(f"{indent}    seed {node['seed']}  code {node['code'][:12]}  " + "  ".join(f"{k} {v}" for k, v in node["versions"].items()))
+    lines.append(
+        f"{indent}    seed {node['seed']}  code {node['code'][:12]}  "
+        + "  ".join(f"{k} {v}" for k, v in node["versions"].items())
+    )
     lines += [f"{indent}    adopted from {key[:12]}" for key in node["adopted"]]
     for field, given in node["inputs"].items():
-        lines.append(f"{indent}    {field}: {given['ref']} ({given['kind']} {given['digest'][:12]})" + (f", {given['lost']}" if "lost" in given else ""))
+        lines.append(
+            f"{indent}    {field}: {given['ref']} ({given['kind']} {given['digest'][:12]})"
+            + (f", {given['lost']}" if "lost" in given else "")
+        )
         if "made_by" in given:
             lines += _lines(given["made_by"], indent + "        ", shown)
     return lines
@@ -123,11 +135,10 @@ def adopt_stage(file: Path, stage: str, overrides: Sequence[str]) -> str:
     if last is None:
         raise InputError(f"{stage}: has no earlier result in the store")
     if set(last.outputs) != set(planner.config(stage).outputs()):
-        raise InputError(f"{stage}: its last result has the outputs {', '.join(last.outputs)}, now it has {', '.join(planner.config(stage).outputs())}")
-    inputs = {
-        name: {"ref": plan.refs[name], "digest": artifact.digest, "kind": artifact.kind, "source": artifact.maker}
-        for name, artifact in plan.inputs.items()
-    }
+        raise InputError(
+            f"{stage}: its last result has the outputs {', '.join(last.outputs)}, "
+            f"now it has {', '.join(planner.config(stage).outputs())}"
+        )
     changes = differences(last.spec, plan.spec, plan.refs)
-    planner.store.adopt(last, plan.key, plan.spec, inputs)
+    planner.store.adopt(last, plan.key, plan.spec, recorded_inputs(plan))
     return f"{stage}: {last.key[:12]} now counts as {plan.key[:12]} ({'; '.join(changes) or 'no visible change'})"

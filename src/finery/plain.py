@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, Protocol
 
-from finery.execute import AttemptFailed
+from finery.outcome import AttemptFailed
 
 
 class Outcome(Protocol):

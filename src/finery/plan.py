@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from finery.digests import DigestCache
 from finery.errors import FineryError, InputError
 from finery.resolve import Lock
-from finery.schemas.base import Model, ProcessRuntime, Stage
-from finery.schemas.reference import Execution, PathRef, StageRef, Use, parse_reference, uses
+from finery.schemas.base import ProcessRuntime, Stage
+from finery.schemas.reference import StageRef, Use, parse_reference, uses
+from finery.spec import differences, execution_fields, mapping_orders, result_config
 from finery.store import Manifest, Store, digest_of
 
 if TYPE_CHECKING:
@@ -34,8 +35,13 @@ class Artifact:
     digest: str
     path: Path
     bases: dict[str, str] = field(default_factory=dict)
-    maker: str = ""
-    """`kind/key/output` in the store, or the reference as written."""
+    made_by: str | None = None
+    """`kind/key/output` of the store; None for what lies outside it."""
+
+    @property
+    def place(self) -> str:
+        """Where it lies, for a manifest: by its key in the store, by its path outside."""
+        return self.made_by or str(self.path.absolute())
 
 
 @dataclass(frozen=True)
@@ -113,7 +119,10 @@ class Planner:
         state: State = "conditional" if gate_stage in behind else "pending"
         why = [f"behind {', '.join(need for need in behind)}"]
         if state == "conditional":
-            why = [f"the gate {gate_stage} has not decided", *([f"behind {', '.join(n for n in behind if n != gate_stage)}"] if len(behind) > 1 else [])]
+            why = [
+                f"the gate {gate_stage} has not decided",
+                *([f"behind {', '.join(n for n in behind if n != gate_stage)}"] if len(behind) > 1 else []),
+            ]
         return StagePlan(name, config.kind, state, why, seconds=seconds)  # type: ignore[attr-defined]
 
     def stage(self, name: str, done: Mapping[str, Done]) -> StagePlan:
@@ -127,21 +136,33 @@ class Planner:
         if closed:
             model = inputs["model"] if "model" in inputs else next(a for a in inputs.values() if a.kind == "model")
             default = config.default_output or "model"
-            return StagePlan(name, kind, "skip", [closed[1]], inputs=inputs, refs=refs, done=Done({default: model}, default, None, True))
+            return StagePlan(
+                name,
+                kind,
+                "skip",
+                [closed[1]],
+                inputs=inputs,
+                refs=refs,
+                done=Done({default: model}, default, None, True),
+            )
         if unresolved:
             return StagePlan(name, kind, "unresolved", unresolved)
         spec = self._spec(name, config, inputs)
         key = digest_of(spec)
         last = self.last(name)
         found = self.store.manifest(kind, key, verify=self.verify)
-        known = dict(key=key, spec=spec, inputs=inputs, refs=refs, seconds=last.seconds if last else None)
+        seconds = last.seconds if last else None
+
+        def planned(state: State, why: list[str], done: Done | None = None) -> StagePlan:
+            return StagePlan(name, kind, state, why, key, spec, inputs, refs, done, seconds)
+
         if found and name not in self.rerun:
-            return StagePlan(name, kind, "cached", ["nothing changed"], done=self.done(found, config), **known)  # type: ignore[arg-type]
+            return planned("cached", ["nothing changed"], self.done(found, config))
         if name in self.rerun:
-            return StagePlan(name, kind, "run", ["asked for by --from"], **known)  # type: ignore[arg-type]
+            return planned("run", ["asked for by --from"])
         if any((self.store.partial(kind, key) / "checkpoints").glob("*")):
-            return StagePlan(name, kind, "resume", ["an earlier attempt left a checkpoint"], **known)  # type: ignore[arg-type]
-        return StagePlan(name, kind, "run", self._why(kind, key, spec, refs, last), **known)  # type: ignore[arg-type]
+            return planned("resume", ["an earlier attempt left a checkpoint"])
+        return planned("run", self._why(kind, key, spec, refs, last))
 
     def config(self, name: str) -> Stage:
         return self.loaded.pipeline.stages[name]
@@ -153,14 +174,15 @@ class Planner:
                 output["kind"],
                 output["digest"],
                 self.store.output(manifest.kind, manifest.key, name),
-                {digest: self._locate(place) for digest, place in manifest.bases.items()},
+                {digest: self.locate(place) for digest, place in manifest.bases.items()},
                 f"{manifest.kind}/{manifest.key}/{name}",
             )
             for name, output in manifest.outputs.items()
         }
         return Done(outputs, config.default_output, manifest)
 
-    def _locate(self, place: str) -> str:
+    def locate(self, place: str) -> str:
+        """The folder of an artifact's `place`."""
         if place.startswith("/"):
             return place
         kind, key, name = place.split("/")
@@ -214,27 +236,37 @@ class Planner:
 
     def _input(self, use: Use, done: Mapping[str, Done]) -> Artifact:
         kind = use.ref.kinds[0]
-        if use.ref.local_only:
-            return self._outside(use, kind, self.folder / Path(use.text).expanduser())
-        reference = parse_reference(use.text)
+        reference = None if use.ref.local_only else parse_reference(use.text)
         if isinstance(reference, StageRef):
             maker = done[reference.stage]
             name = reference.output or maker.default
             if name not in maker.outputs:
                 raise FineryError(f"{use.text}: {reference.stage} was skipped and has no {name}")
             return maker.outputs[name]
-        if isinstance(reference, PathRef):
-            return self._outside(use, kind, self.folder / Path(reference.path).expanduser())
-        return self._outside(use, kind, self.lock.folder(use.text))
+        return self._outside(use, kind, self.outside_path(use.text))
+
+    def outside_path(self, text: str) -> Path:
+        """Where a path, a hub id or a registry alias lies.
+
+        Raises:
+            KeyError: it is not in the lock or not in the cache.
+        """
+        if text.startswith(("hf:", "registry:")):
+            return self.lock.folder(text)
+        return self.folder / Path(text).expanduser()
 
     def _outside(self, use: Use, kind: str, path: Path) -> Artifact:
         try:
-            return Artifact(kind, self.cache.tree(path), path, {}, use.text)
+            return Artifact(kind, self.cache.tree(path), path)
         except InputError as error:
             raise InputError(f"{self.loaded.path.name}: {use.field}: {error}") from error
 
     def _spec(self, name: str, config: Stage, inputs: Mapping[str, Artifact]) -> dict[str, Any]:
-        outside = {use.field for use in uses(config) if use.ref.local_only or not isinstance(parse_reference(use.text), StageRef)}
+        outside = {
+            use.field
+            for use in uses(config)
+            if use.ref.local_only or not isinstance(parse_reference(use.text), StageRef)
+        }
         return {
             "kind": config.kind,  # type: ignore[attr-defined]
             "schema": config.schema_version,
@@ -271,94 +303,3 @@ def last_note(store: Store, pipeline: str, stage: str) -> Path:
 def read_verdict(folder: Path) -> dict[str, Any]:
     """A gate's verdict."""
     return dict(json.loads((folder / "verdict.json").read_text(encoding="utf-8")))
-
-
-def execution_fields(config: Model) -> set[str]:
-    """The fields, by alias, that decide how a stage is run and never what it makes."""
-    return {
-        info.alias or name
-        for name, info in type(config).model_fields.items()
-        if any(isinstance(mark, Execution) for mark in info.metadata)
-    }
-
-
-def result_config(config: Model, outside: Collection[str] = (), prefix: str = "") -> dict[str, Any]:
-    """A stage's config as it enters the key: without defaults, execution fields, the seed, and outside references.
-
-    An outside reference counts by its digest, so that a folder may move; a stage's name counts as it is written,
-    since result tables show it.
-    """
-    dropped = execution_fields(config) | ({"seed"} if isinstance(config, Stage) else set())
-    kept: dict[str, Any] = {}
-    for name, info in type(config).model_fields.items():
-        key, value = info.alias or name, getattr(config, name)
-        if key in dropped or (not info.is_required() and value == info.get_default(call_default_factory=True)):
-            continue
-        kept[key] = _plain(value, outside, f"{prefix}{key}")
-    return kept
-
-
-def mapping_orders(config: Any, path: str = "") -> dict[str, list[str]]:
-    """The order in which the keys of each mapping are written: splits take their intervals by it.
-
-    Canonical JSON sorts keys, so the order enters the key by itself.
-    """
-    found: dict[str, list[str]] = {}
-    if isinstance(config, Model):
-        for name, info in type(config).model_fields.items():
-            key = info.alias or name
-            if key not in execution_fields(config):
-                found |= mapping_orders(getattr(config, name), f"{path}.{key}" if path else key)
-    elif isinstance(config, dict):
-        if len(config) > 1:
-            found[path] = list(config)
-        for key, value in config.items():
-            found |= mapping_orders(value, f"{path}.{key}")
-    elif isinstance(config, list):
-        for index, value in enumerate(config):
-            found |= mapping_orders(value, f"{path}.{index}")
-    return found
-
-
-def _plain(value: Any, outside: Collection[str], path: str) -> Any:
-    if path in outside:
-        return None
-    if isinstance(value, Model):
-        return result_config(value, outside, f"{path}.")
-    if isinstance(value, list):
-        return [_plain(item, outside, f"{path}.{index}") for index, item in enumerate(value)]
-    if isinstance(value, dict):
-        return {key: _plain(item, outside, f"{path}.{key}") for key, item in value.items()}
-    return value
-
-
-def differences(old: Mapping[str, Any], new: Mapping[str, Any], refs: Mapping[str, str]) -> list[str]:
-    """What changed between two specs, one sentence each."""
-    found = [f"{key} {_show(a)} -> {_show(b)}" for key, a, b in _changes(old["config"], new["config"])]
-    for path, keys in new["order"].items():
-        before = old.get("order", {}).get(path, keys)
-        if before != keys and set(before) == set(keys):
-            found.append(f"the order of {path} changed")
-    for name, digest in new["inputs"].items():
-        if old["inputs"].get(name) not in (None, digest):
-            found.append(f"input {refs.get(name, name)} changed")
-    if old["seed"] != new["seed"]:
-        found.append(f"seed {old['seed']} -> {new['seed']}")
-    if old["threads"] != new["threads"]:
-        found.append(f"resources.cpus {old['threads']} -> {new['threads']}")
-    if old["code"] != new["code"] or old["schema"] != new["schema"]:
-        found.append("the stage's code changed (finery adopt accepts the old result)")
-    found += [f"{key} {_show(a)} -> {_show(b)}" for key, a, b in _changes(old["versions"], new["versions"])]
-    return found
-
-
-def _changes(old: Any, new: Any, prefix: str = "") -> list[tuple[str, Any, Any]]:
-    if isinstance(old, dict) and isinstance(new, dict):
-        keys = [*old, *(key for key in new if key not in old)]
-        return [change for key in keys for change in _changes(old.get(key, "default"), new.get(key, "default"), f"{prefix}.{key}" if prefix else key)]
-    return [] if old == new else [(prefix, old, new)]
-
-
-def _show(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 60 else text[:57] + "..."

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from finery.execute import Event
+    from finery.outcome import Event
 
 COLOURS = {
     "Completed": "green", "Cached": "cyan", "Skipped": "yellow", "Blocked": "magenta",
@@ -24,8 +24,8 @@ _SHOWN = ("loss", "reward", "pass_at_1", "eval_loss", "grad_norm", "mean_token_a
 class Display(Protocol):
     """Takes events of a run and shows them."""
 
-    def __enter__(self) -> Display: ...
-    def __exit__(self, *error: object) -> None: ...
+    def __enter__(self) -> Any: ...
+    def __exit__(self, *error: Any) -> None: ...
     def __call__(self, event: Event) -> None: ...
     def say(self, message: str) -> None: ...
 
@@ -104,7 +104,9 @@ class LiveDisplay:
         self._live.__enter__()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._live.__exit__(kind, error, trace)
 
     def __call__(self, event: Event) -> None:
@@ -136,10 +138,21 @@ class LiveDisplay:
         with self._lock:
             for name, row in self._rows.items():
                 running = row.state == "Running"
-                bar = ProgressBar(total=row.total or None, completed=row.done, width=16, pulse=running and not row.total) if running else Text("")
+                bar = (
+                    ProgressBar(total=row.total or None, completed=row.done, width=16, pulse=running and not row.total)
+                    if running
+                    else Text("")
+                )
                 seconds = time.monotonic() - row.started if row.started else row.seconds
                 text = brief(row.metrics) if running or not row.note else row.note
-                table.add_row(name, row.kind, Text(row.state or "waiting", COLOURS.get(row.state, "dim")), bar, f"{seconds:.0f} s" if seconds else "", Text(text))
+                table.add_row(
+                    name,
+                    row.kind,
+                    Text(row.state or "waiting", COLOURS.get(row.state, "dim")),
+                    bar,
+                    f"{seconds:.0f} s" if seconds else "",
+                    Text(text),
+                )
         return table
 
 
@@ -155,4 +168,7 @@ def stage_table(summary: dict[str, Any]) -> str:
         text = stage["message"] or brief(stage["metrics"])
         rows.append((name, stage["kind"], stage["state"], f"{stage['seconds']:.1f}", text))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    return "\n".join("  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip() for row in rows)
+    return "\n".join(
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
+        for row in rows
+    )

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from finery import runs
 from finery.errors import InputError
-from finery.execute import AttemptFailed, Event, Execution, Outcome, read_decision
+from finery.execute import Execution
 from finery.load import Loaded, load
+from finery.outcome import AttemptFailed, Event, Outcome
 from finery.plan import Planner, StagePlan
 from finery.progress import Silent, display, stage_table
-from finery.receipts import Applied, RunInfo, already_applied
+from finery.promotions import apply_promotions, tracking_uri
 from finery.schemas.reference import HubRef, RegistryRef, parse_reference, uses
 from finery.slots import check
 from finery.spool import NullSpool, Spool, without_password
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
 
 FLUSH = 60.0
 """Seconds that MLflow gets at the end of a run to take what is unsent."""
+STATUSES: dict[int, Literal["FINISHED", "FAILED", "KILLED"]] = {
+    0: "FINISHED",
+    3: "FINISHED",
+    4: "FINISHED",
+    130: "KILLED",
+}
+"""MLflow's status of a run by its exit code: a gate that blocks and a refused promotion are findings, not failures."""
 SETTLED = ("cached", "skip", "blocked")
 
 
@@ -88,7 +95,7 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     planner.cache.save()
     if tracker:
         tracker.flush(FLUSH)  # a promoted version links to its stage's run, which must be there
-    promotions = _promote(execution, outcomes, home)
+    promotions = apply_promotions(execution, outcomes, home)
     result = runs.summary(loaded, run_id, outcomes, time.time() - started, promotions)
     write_json(run_dir / "summary.json", result)
     from finery.report import write_report
@@ -116,7 +123,10 @@ def _known(loaded: Loaded, stage: str, option: str) -> None:
         import difflib
 
         close = difflib.get_close_matches(stage, loaded.order, 1)
-        raise InputError(f"{option} {stage}: no such stage" + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(loaded.order)}"))
+        raise InputError(
+            f"{option} {stage}: no such stage"
+            + (f"; did you mean {close[0]}?" if close else f"; there are {', '.join(loaded.order)}")
+        )
 
 
 def _only(loaded: Loaded, stage: str, plans: dict[str, StagePlan]) -> Loaded:
@@ -130,7 +140,9 @@ def _only(loaded: Loaded, stage: str, plans: dict[str, StagePlan]) -> Loaded:
                 ahead.append(need)
     missing = [name for name in loaded.order if name in needed - {stage} and plans[name].done is None]
     if missing:
-        raise InputError(f"--only {stage} needs {', '.join(missing)}, which the store does not have; run without --only first")
+        raise InputError(
+            f"--only {stage} needs {', '.join(missing)}, which the store does not have; run without --only first"
+        )
     order = [name for name in loaded.order if name in needed]
     return replace(loaded, order=order, edges={name: loaded.edges[name] for name in order})
 
@@ -162,11 +174,6 @@ def _explain_unresolved(plans: dict[str, StagePlan], loaded: Loaded) -> None:
             raise InputError(f"stages.{name}: {'; '.join(plans[name].why)}")
 
 
-def tracking_uri(loaded: Loaded, home: Path) -> str:
-    """MLflow's tracking URI: the pipeline's, MLFLOW_TRACKING_URI's, else the project's own SQLite file."""
-    return loaded.pipeline.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{home / 'mlflow.db'}"
-
-
 class _Journal:
     """Remembers, in the run's folder, where each stage's log lies as soon as it begins."""
 
@@ -193,7 +200,8 @@ class _Journal:
 
 
 def _execute(execution: Execution, home: Path, tell: Callable[[str], None], *, plain: bool) -> dict[str, Outcome]:
-    from finery.flow import run_flow, run_plain
+    from finery.flow import run_flow
+    from finery.plain import run_plain
 
     if plain:
         return run_plain(execution, tell=tell)
@@ -230,35 +238,6 @@ class Forerunner(threading.Thread):
             return  # the flow is told the same and makes the next attempt
 
 
-def _promote(execution: Execution, outcomes: dict[str, Outcome], home: Path) -> list[dict[str, Any]]:
-    """Apply every decision to promote to the registry, idempotently; a decision applied before opens nothing."""
-    applied = []
-    for stage, outcome in outcomes.items():
-        if outcome.kind != "promote" or outcome.state not in ("Completed", "Cached") or outcome.done is None:
-            continue
-        decision = read_decision(outcome.done)
-        decision["name"] = decision["name"] or execution.name
-        uri = tracking_uri(execution.loaded, home)
-        before = already_applied(decision, uri, home)
-        result = before or _apply(execution, stage, outcome, decision, uri, home)
-        applied.append({"stage": stage, "name": result.name, "version": result.version, "alias": result.alias, "moved": result.moved, "reused": result.reused})
-    return applied
-
-
-def _apply(execution: Execution, stage: str, outcome: Outcome, decision: dict[str, Any], uri: str, home: Path) -> Applied:
-    from finery.registry import apply_decision
-
-    assert outcome.done and outcome.done.manifest
-    source = outcome.done.manifest.inputs["model"]["source"]
-    folder = outcome.done.outputs["decision"].path / "model"  # an adapter ships merged
-    if not folder.is_dir():
-        folder = Path(execution.planner._locate(source)) if source.count("/") == 2 else execution.planner.folder / source
-    info = RunInfo(run_id=execution.run_id, stage=stage, key=str(outcome.key), pipeline=execution.name)
-    if experiment := execution.loaded.pipeline.tracking.experiment:
-        info["experiment"] = experiment
-    return apply_decision(decision, folder, uri=uri, home=home, run_info=info)
-
-
 def _start_tracking(execution: Execution, home: Path) -> Tracker:
     from finery.tracking.sender import Tracker
 
@@ -284,13 +263,15 @@ def _finish_tracking(execution: Execution, tracker: Tracker, result: dict[str, A
     spool.artifact(execution.run_id, execution.run_dir / "summary.json")
     spool.artifact(execution.run_id, Path(result["report"]))
     spool.artifact_text(execution.run_id, markdown(result), "summary.md")
-    spool.close_run({0: "FINISHED", 3: "FINISHED", 4: "FINISHED", 130: "KILLED"}.get(int(result["exit_code"]), "FAILED"))
+    spool.close_run(STATUSES.get(int(result["exit_code"]), "FAILED"))
     left = tracker.flush(FLUSH)
     tracker.stop()
     spool.close()
     warnings = list(tracker.warnings)
     if left:
-        warnings.append(f"{left} events are not in MLflow yet; they are kept, and the next run or finery sync sends them")
+        warnings.append(
+            f"{left} events are not in MLflow yet; they are kept, and the next run or finery sync sends them"
+        )
     result["tracking"] = {"uri": without_password(tracker.uri), "unsent": left, "warnings": warnings}
 
 

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from finery.errors import InputError
-from finery.execute import Outcome, exit_code
 from finery.load import Loaded
+from finery.outcome import Outcome, exit_code
 from finery.store import write_json
 
 
@@ -35,12 +35,20 @@ def new_run(home: Path, loaded: Loaded) -> tuple[str, Path]:
     (folder / "pipeline.yaml").write_text(loaded.source, encoding="utf-8")
     write_json(
         folder / "run.json",
-        {"run": run_id, "pipeline": loaded.pipeline.name, "file": str(loaded.path), "set": loaded.overrides, "pid": os.getpid()},
+        {
+            "run": run_id,
+            "pipeline": loaded.pipeline.name,
+            "file": str(loaded.path),
+            "set": loaded.overrides,
+            "pid": os.getpid(),
+        },
     )
     return run_id, folder
 
 
-def summary(loaded: Loaded, run_id: str, outcomes: Mapping[str, Outcome], seconds: float, promotions: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(
+    loaded: Loaded, run_id: str, outcomes: Mapping[str, Outcome], seconds: float, promotions: list[dict[str, Any]]
+) -> dict[str, Any]:
     """What a run came to, as scripts and CI read it."""
     stages = {}
     for name in loaded.order:
@@ -101,7 +109,10 @@ def log_file(home: Path, run_dir: Path, stage: str) -> Path:
     begun: dict[str, list[str]] = json.loads(journal.read_text(encoding="utf-8")) if journal.exists() else {}
     if stage not in begun:
         close = difflib.get_close_matches(stage, begun, 1)
-        raise InputError(f"{run_dir.name} has run no stage {stage}" + (f"; did you mean {close[0]}?" if close else f"; it has {', '.join(begun) or 'none'}"))
+        raise InputError(
+            f"{run_dir.name} has run no stage {stage}"
+            + (f"; did you mean {close[0]}?" if close else f"; it has {', '.join(begun) or 'none'}")
+        )
     kind, key = begun[stage]
     for folder in (home / "store" / kind / f"{key}.partial", home / "store" / kind / key):
         if (folder / "log.txt").exists():

@@ -15,8 +15,9 @@ from finery.plan import Planner, StagePlan
 from finery.store import Store
 
 
-
-def _plans(file: Path, overrides: Sequence[str], start: str | None, verify: bool) -> tuple[str, dict[str, StagePlan], list[str]]:
+def _plans(
+    file: Path, overrides: Sequence[str], start: str | None, verify: bool
+) -> tuple[str, dict[str, StagePlan], list[str]]:
     from finery.run import _rerun
 
     loaded = load(file, overrides)
@@ -26,12 +27,15 @@ def _plans(file: Path, overrides: Sequence[str], start: str | None, verify: bool
 
 def plan_text(file: Path, overrides: Sequence[str], start: str | None, verify: bool) -> str:
     """A line a stage: state, what it took the last time, why."""
-    name, plans, warnings = _plans(file, overrides, start, verify)
+    _, plans, warnings = _plans(file, overrides, start, verify)
     rows = [("stage", "kind", "state", "takes", "why")]
     for stage, plan in plans.items():
         rows.append((stage, plan.kind, plan.state, _takes(plan), "; ".join(plan.why)))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = ["  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip() for row in rows]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
+        for row in rows
+    ]
     return "\n".join([*(f"warning: {warning}" for warning in warnings), *lines, "", _total(plans)])
 
 
@@ -57,7 +61,14 @@ def plan_json(file: Path, overrides: Sequence[str], start: str | None, verify: b
     """The same for scripts."""
     name, plans, warnings = _plans(file, overrides, start, verify)
     stages = {
-        stage: {"kind": plan.kind, "state": plan.state, "why": plan.why, "key": plan.key, "seconds": plan.seconds, "spec": plan.spec}
+        stage: {
+            "kind": plan.kind,
+            "state": plan.state,
+            "why": plan.why,
+            "key": plan.key,
+            "seconds": plan.seconds,
+            "spec": plan.spec,
+        }
         for stage, plan in plans.items()
     }
     return json.dumps({"pipeline": name, "stages": stages, "warnings": warnings}, ensure_ascii=False, indent=1)
@@ -83,7 +94,11 @@ def run_summaries(home: Path) -> list[dict[str, Any]]:
         if path.exists():
             result = json.loads(path.read_text(encoding="utf-8"))
             states = [stage["state"] for stage in result["stages"].values()]
-            info |= {"exit_code": result["exit_code"], "seconds": result["seconds"], "states": {s: states.count(s) for s in dict.fromkeys(states)}}
+            info |= {
+                "exit_code": result["exit_code"],
+                "seconds": result["seconds"],
+                "states": {s: states.count(s) for s in dict.fromkeys(states)},
+            }
             info["status"] = "done" if result["exit_code"] == 0 else f"exit {result['exit_code']}"
         else:
             info["status"] = "running" if _alive(info["pid"]) else "died"

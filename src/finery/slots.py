@@ -39,7 +39,9 @@ def check(stage: str, cpus: int, gpus: int) -> None:
 
 
 @contextmanager
-def slots(home: Path, cpus: int, gpus: int, *, stopped: Callable[[], bool], waiting: Callable[[], None]) -> Iterator[list[int]]:
+def slots(
+    home: Path, cpus: int, gpus: int, *, stopped: Callable[[], bool], waiting: Callable[[], None]
+) -> Iterator[list[int]]:
     """Hold `cpus` and `gpus` slots, all or none; yields the numbers of the GPUs.
 
     `waiting` is called once if they are not free at once; `stopped` ends the wait (the caller looks again).

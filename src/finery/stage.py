@@ -46,7 +46,9 @@ def main(argv: list[str] | None = None) -> int:
     except Interrupted:
         return _INTERRUPTED
     except FineryError as error:
-        write_json(folder / "error.json", {"message": str(error), "exit_code": error.exit_code, "kind": type(error).__name__})
+        write_json(
+            folder / "error.json", {"message": str(error), "exit_code": error.exit_code, "kind": type(error).__name__}
+        )
         print(f"finery: {error}", file=sys.stderr)
         return error.exit_code
     except MemoryError:
@@ -55,7 +57,10 @@ def main(argv: list[str] | None = None) -> int:
     except Exception as error:
         traceback.print_exc()
         message = f"{type(error).__name__}: {error}".strip()
-        write_json(folder / "error.json", {"message": message, "exit_code": 1, "kind": type(error).__name__, "unexpected": True})
+        write_json(
+            folder / "error.json",
+            {"message": message, "exit_code": 1, "kind": type(error).__name__, "unexpected": True},
+        )
         return 1
     write_json(folder / "result.json", {"metrics": _finite(result.metrics), "summary": result.summary})
     return 0
@@ -89,7 +94,9 @@ def _settle_torch(threads: int) -> None:
     try:
         import torch
     except ImportError as error:
-        raise FineryError(f'this stage needs torch, which {sys.executable} lacks; pip install "finery[train]"') from error
+        raise FineryError(
+            f'this stage needs torch, which {sys.executable} lacks; pip install "finery[train]"'
+        ) from error
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
 

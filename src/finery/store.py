@@ -47,7 +47,9 @@ def hash_file(path: Path) -> str:
 def output_digest(files: dict[str, dict[str, Any]], name: str) -> str:
     """The digest of one output: of its files' names, hashes and sizes."""
     prefix = f"{name}/"
-    return digest_of(sorted([p[len(prefix) :], f["sha256"], f["size"]] for p, f in files.items() if p.startswith(prefix)))
+    return digest_of(
+        sorted([p[len(prefix) :], f["sha256"], f["size"]] for p, f in files.items() if p.startswith(prefix))
+    )
 
 
 def write_json(path: Path, value: Any) -> None:
@@ -110,7 +112,10 @@ class Store:
             raise self._unwritable(PermissionError(13, "Permission denied"))
 
     def _unwritable(self, error: OSError) -> FineryError:
-        return FineryError(f"the store {self.root} cannot be written: {error.strerror}; free space, or set FINERY_HOME to another place")
+        return FineryError(
+            f"the store {self.root} cannot be written: {error.strerror}; "
+            "free space, or set FINERY_HOME to another place"
+        )
 
     def folder(self, kind: str, key: str) -> Path:
         return self.root / kind / key
@@ -166,6 +171,8 @@ class Store:
             (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
             shutil.rmtree(folder / "outputs", ignore_errors=True)
             (folder / "outputs").mkdir()
+            if not any((folder / "checkpoints").iterdir()):
+                (folder / "metrics.jsonl").unlink(missing_ok=True)  # nothing to go on from: all is said anew
             write_json(folder / "spec.json", spec)
         except OSError as error:
             raise self._unwritable(error) from error

@@ -14,8 +14,8 @@ import pytest
 
 from finery import runs
 from finery.contract import StageContext
-from finery.execute import Outcome
 from finery.load import Loaded, load
+from finery.outcome import Outcome
 from finery.plan import Artifact, Done
 from finery.store import Manifest, Store, digest_of, output_digest, write_json
 
