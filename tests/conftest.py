@@ -40,11 +40,13 @@ class Project:
         }
         return env | QUIET | extra
 
-    def finery(self, *args: str, code: int | None = 0, **env: str) -> subprocess.CompletedProcess[str]:
+    def finery(
+        self, *args: str, code: int | None = 0, timeout: int = 800, **env: str
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command line here and check its exit code (None: any)."""
         done = subprocess.run(
             [sys.executable, "-m", "finery", *args],
-            cwd=self.folder, env=self.environment(**env), capture_output=True, text=True, timeout=600, check=False,
+            cwd=self.folder, env=self.environment(**env), capture_output=True, text=True, timeout=timeout, check=False,
         )  # fmt: skip
         if code is not None:
             assert done.returncode == code, f"exit {done.returncode}, not {code}\n{done.stdout}\n{done.stderr}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -103,6 +104,7 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     result["report"] = str(write_report(run_dir, loaded, store))
     if tracker:
         _finish_tracking(execution, tracker, result)
+        result["ui"] = ui_commands(home, tracker.uri)
     return result
 
 
@@ -275,6 +277,15 @@ def _finish_tracking(execution: Execution, tracker: Tracker, result: dict[str, A
     result["tracking"] = {"uri": without_password(tracker.uri), "unsent": left, "warnings": warnings}
 
 
+def ui_commands(home: Path, uri: str) -> list[str]:
+    """How to look at a run in MLflow's and Prefect's own pages: each server ends with the run that started it."""
+    commands = [f"  mlflow server --host 127.0.0.1 --backend-store-uri {uri}"] if uri.startswith("sqlite:") else []
+    if "PREFECT_API_URL" not in os.environ:
+        database = f"sqlite+aiosqlite:///{home / 'prefect' / 'prefect.db'}"
+        commands.append(f"  PREFECT_API_DATABASE_CONNECTION_URL={database} prefect server start")
+    return ["to look at it in their UIs:", *commands] if commands else []
+
+
 def main(path: Path, options: Options, *, as_json: bool) -> int:
     """Run and print; the exit code of the command."""
     result = run(path, options)
@@ -294,5 +305,5 @@ def final_words(result: dict[str, Any]) -> str:
     lines += [f"warning: {warning}" for warning in tracking.get("warnings", [])]
     lines.append(f"report: {result['report']}")
     if tracking:
-        lines.append(f"tracking: {tracking['uri']}")
+        lines += [f"tracking: {tracking['uri']}", *result.get("ui", [])]
     return "\n".join(lines)
