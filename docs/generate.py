@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from finery.language.documentation import field_doc
 from finery.language.fields import Type, fields, type_of, words
 from finery.schemas.base import Stage
 from finery.schemas.gate import GateStage
@@ -44,7 +45,7 @@ def render(text: str, kind: str) -> str:
 def table(model: type[BaseModel]) -> str:
     """The fields of a model, then those of the maps it holds, each once."""
     own = {name: info for name, info in fields(model).items() if name != "kind" and not _common(model, name)}
-    parts = [_rows(own)]
+    parts = [_rows(model, own)]
     if issubclass(model, Stage) and model is not Stage:
         names = ", ".join(f"`{name}`" for name in fields(Stage))
         if "rewards" in own:
@@ -59,7 +60,7 @@ def _tables(own: dict[str, FieldInfo], *, everywhere: bool = False) -> Iterator[
         if "rewards[]`" in title and not everywhere:
             continue
         inner = {name: info for name, info in fields(nested).items() if name != "kind"}
-        yield f"{title}\n\n{_rows(inner)}" if inner else f"{title}\n"
+        yield f"{title}\n\n{_rows(nested, inner)}" if inner else f"{title}\n"
 
 
 def _common(model: type[BaseModel], name: str) -> bool:
@@ -77,7 +78,7 @@ def _nested(own: dict[str, FieldInfo], prefix: str = "") -> Iterator[tuple[str, 
             if member.model is None:
                 continue
             inner = fields(member.model)
-            about = (inner["kind"].description or "").strip() if kind.tag else ""
+            about = (field_doc(member.model, "kind") or "").strip() if kind.tag else ""
             tag = f" with `kind: {_tag(member.model)}`" if kind.tag else ""
             yield f"**`{path}`**{tag}{': ' + _line(about) if about else ''}", member.model
             yield from _nested({key: value for key, value in inner.items() if key != "kind"}, f"{path}.")
@@ -96,12 +97,12 @@ def _tag(model: type[BaseModel]) -> str:
     return str(type_of(fields(model)["kind"].annotation).args[0])
 
 
-def _rows(own: dict[str, FieldInfo]) -> str:
+def _rows(model: type[BaseModel], own: dict[str, FieldInfo]) -> str:
     lines = ["| key | takes | default | meaning |", "|---|---|---|---|"]
     for name, info in own.items():
         kind = type_of(info.annotation, tuple(info.metadata), info.discriminator)
         takes = _line(words(kind)).replace("{", "`{").replace("}", "}`")
-        lines.append(f"| `{name}` | {takes} | {_default(info)} | {_line(info.description or '')} |")
+        lines.append(f"| `{name}` | {takes} | {_default(info)} | {_line(field_doc(model, name) or '')} |")
     return "\n".join(lines) + "\n"
 
 

@@ -78,7 +78,6 @@ class Model(BaseModel):
         strict=True,
         frozen=True,
         allow_inf_nan=False,
-        use_attribute_docstrings=True,
         validate_by_alias=True,
         validate_by_name=False,
         serialize_by_alias=True,

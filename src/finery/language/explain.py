@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
+from finery.language.documentation import field_doc
 from finery.language.fields import Type, choose, errors_of, fields, type_of, words
 from finery.language.keys import unknown
 from finery.language.nodes import Node, find, key_place
@@ -93,7 +94,7 @@ class _Explainer:
         self.add(key_place(self.root, path), path, text)
 
     def missing(self, path: Keys, kind: Type, owner: Type) -> None:
-        about = fields(owner.model)[str(path[-1])].description if owner.model else None
+        about = field_doc(owner.model, str(path[-1])) if owner.model else None
         text = f"is missing; it must be {words(kind)}" + (f": {about.splitlines()[0]}" if about else "")
         self.add(key_place(self.root, path[:-1]), path, text)
 

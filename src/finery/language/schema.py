@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
+from finery.language.documentation import field_doc
 from finery.schemas import base
 
 _DURATION = get_args(base.Duration)[1].func
@@ -14,6 +15,13 @@ _SECRET = get_args(base.Secret)[2].func
 
 class PipelineSchema(GenerateJsonSchema):
     """Durations may be texts as 30s, a secret is `${env:NAME}` and nothing else, names keep to their pattern."""
+
+    def model_schema(self, schema: Any) -> JsonSchemaValue:
+        found = super().model_schema(schema)
+        for name, described in found.get("properties", {}).items():
+            if text := field_doc(schema["cls"], name):
+                described["description"] = text
+        return found
 
     def dict_schema(self, schema: Any) -> JsonSchemaValue:
         found = super().dict_schema(schema)
