@@ -59,8 +59,24 @@ class DigestCache:
 
     def code(self, kind: str) -> str:
         """The digest of the code that `stages/<kind>.py` reaches within finery, docstrings and comments aside."""
-        files = sorted(import_closure(f"finery.stages.{module_name(kind)}").items())
+        files = sorted(self.closure(f"finery.stages.{module_name(kind)}").items())
         return digest_of([[name, self._remember(path, "code", _tree_digest)] for name, path in files])
+
+    def closure(self, module: str) -> dict[str, Path]:
+        """finery's modules that `module` reaches by import statements; schemas are left out.
+
+        A schema's meaning is in the config and in `schema_version`, so that a new field with a default changes no key.
+        """
+        found: dict[str, Path] = {}
+        ahead = [module]
+        while ahead:
+            name = ahead.pop()
+            path = _module_file(name)
+            if path is None or name in found or name.startswith("finery.schemas"):
+                continue
+            found[name] = path
+            ahead += self._remember(path, "imports", _imports).split()
+        return found
 
     def versions(self, packages: tuple[str, ...], python: str | None) -> dict[str, str]:
         """Versions of distributions in an interpreter, finery's own by default; `absent` for one it lacks."""
@@ -103,26 +119,15 @@ def list_files(path: Path) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-@cache
-def import_closure(module: str) -> dict[str, Path]:
-    """finery's modules that `module` reaches by import statements, late ones included; schemas are left out.
-
-    A schema's meaning is in the config and in `schema_version`, so that a new field with a default changes no key.
-    """
-    found: dict[str, Path] = {}
-    ahead = [module]
-    while ahead:
-        name = ahead.pop()
-        path = _module_file(name)
-        if path is None or name in found or name.startswith("finery.schemas"):
-            continue
-        found[name] = path
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.Import):
-                ahead += [alias.name for alias in node.names if alias.name.startswith("finery.")]
-            elif isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").startswith("finery"):
-                ahead += [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return found
+def _imports(path: Path) -> str:
+    """finery's modules that a file names in import statements, late ones included, one a line."""
+    found: dict[str, None] = {}
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name: None for alias in node.names if alias.name.startswith("finery.")}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").startswith("finery"):
+            found |= {str(node.module): None} | {f"{node.module}.{alias.name}": None for alias in node.names}
+    return "\n".join(found)
 
 
 def _module_file(name: str) -> Path | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Union
 
 from finery.language.documentation import field_doc
-from finery.language.fields import Type, choose, errors_of, fields, type_of, words
+from finery.language.fields import Type, choose, errors_of, type_of, words
 from finery.language.keys import unknown
 from finery.language.nodes import Node, find, key_place
 from finery.language.problems import Keys, Place, Problem, hint, nearest
