@@ -17,7 +17,7 @@ quickstart: install
 	$(BIN)/finery run pipelines/quickstart.yaml
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: install
 	$(BIN)/ruff check .

@@ -20,14 +20,18 @@ ROOT = Path(__file__).resolve().parent.parent
 def package(tmp_path):
     """A copy of finery that may be edited."""
     for name in ("schemas", "stages", "src"):
-        shutil.copytree(ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+        shutil.copytree(
+            ROOT / name, tmp_path / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info")
+        )
     return tmp_path / "src" / "finery"
 
 
 def code(package: Path, kind: str) -> str:
     asked = f"from pathlib import Path; from finery.digests import DigestCache; import finery; print(finery.__file__); print(DigestCache(Path('cache')).code({kind!r}))"
     env = {**os.environ, "PYTHONPATH": str(package.parent)}
-    done = subprocess.run([sys.executable, "-c", asked], cwd=package.parent, env=env, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", asked], cwd=package.parent, env=env, capture_output=True, text=True, check=True
+    )
     place, digest = done.stdout.split()
     assert Path(place).parent == package
     return digest
@@ -88,9 +92,12 @@ def test_a_stage_runs_in_an_environment_of_its_own(project):
     target = next((project.folder / "venv" / "lib").glob("python*/site-packages"))
     for name in ("pydantic", "pydantic_core", "annotated_types", "typing_inspection", "typing_extensions.py"):
         (target / name).symlink_to(site / name)
-    project.write("pipeline.yaml", """
+    project.write(
+        "pipeline.yaml",
+        """
         name: own
         stages:
           here: {kind: script, command: "true", runtime: {process: {python: ./venv/bin/python}}}
-        """)
+        """,
+    )
     assert project.states() == {"here": "Completed"}

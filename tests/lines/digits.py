@@ -1,5 +1,5 @@
-"""A reward that varies whatever the model says: the share of digits in each completion."""
+"""A reward that varies with whatever the model says, and means nothing."""
 
 
 def digits(prompts, completions, completion_ids, **columns):
-    return [sum(c.isdigit() for c in text) / max(1, len(text)) for text in completions]
+    return [sum(ids) % 7 / 7 for ids in completion_ids]

@@ -48,7 +48,9 @@ def _run(
         input_digests={"model": digest, "evaluation": "e" * 64},
     )
     given = {"kind": "promote", "model": "merged", "evaluation": "exam", "require": require} | fields
-    result = promote.run(PromoteStage.model_validate(given), {"evaluation": folder / "exam"}, context)
+    result = promote.run(
+        PromoteStage.model_validate(given), {"evaluation": folder / "exam", "model": folder / "model"}, context
+    )
     return result, json.loads((folder / "outputs" / "decision" / "decision.json").read_text())
 
 
