@@ -112,7 +112,20 @@ def _number(metric: str, evaluation: Mapping[str, Any]) -> tuple[float | None, s
     value = place.get("value") if isinstance(place, Mapping) else place
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None, f"{metric} is {json.dumps(value)}, which is not a finite number"
+    judged, asked = _coverage(place, suite, evaluation)
+    if judged * 2 < asked:
+        return None, f"{metric} was judged on {judged} of {asked} prompts only; the verifier abstained on the rest"
     return float(value), ""
+
+
+def _coverage(number: Any, suite: str, evaluation: Mapping[str, Any]) -> tuple[int, int]:
+    """Prompts a number was judged on, and prompts of its suite; (0, 0) where the exam does not say."""
+    described = evaluation.get("suites")
+    described = described.get(suite) if isinstance(described, Mapping) else None
+    if not isinstance(number, Mapping) or not isinstance(described, Mapping):
+        return 0, 0
+    judged, asked = number.get("n"), described.get("prompts")
+    return (judged, asked) if isinstance(judged, int) and isinstance(asked, int) else (0, 0)
 
 
 def _compared(metric: str, value: float, limit: float, word: str, room: float) -> tuple[bool, str]:

@@ -193,3 +193,81 @@ def test_the_command_line_answers_without_heavy_imports(project):
 def test_cli_load_plan_and_flow_import_no_torch():
     code = "import sys, finery.cli, finery.load, finery.plan, finery.flow\nassert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_script_may_checkpoint_when_it_is_stopped(project, eventually):
+    pipeline(project, long=script("trap 'sleep 1; touch SAVED; exit 3' TERM; touch up; while true; do sleep 0.1; done"))
+    engine = start(project, "--plain")
+    eventually((project.folder / "up").exists)
+    engine.send_signal(signal.SIGINT)
+    engine.communicate(timeout=60)
+    assert engine.returncode == 130
+    assert (project.folder / "SAVED").exists()
+    assert project.plan()["long"]["state"] == "run"  # it kept no checkpoint of its own
+
+
+def test_waiting_for_another_run_of_the_same_stage_can_be_interrupted(project, eventually):
+    pipeline(project, long=script("touch up; sleep 600"))
+    first = start(project, "--plain")
+    eventually((project.folder / "up").exists)
+    second = start(project, "--plain")
+    seen = []
+
+    def waiting() -> bool:
+        seen.append(second.stderr.readline())
+        return "waiting for another run" in "".join(seen)
+
+    eventually(waiting)
+    second.send_signal(signal.SIGINT)
+    second.communicate(timeout=30)
+    assert second.returncode == 130
+    first.kill()
+    first.communicate()
+
+
+def test_logs_f_ends_with_a_failed_stage(project):
+    pipeline(project, bad=script("echo before; exit 1"))
+    project.run(code=1)
+    assert "before" in project.finery("logs", "last", "bad", "-f", timeout=30).stdout
+
+
+def test_the_last_line_of_a_commands_metrics_needs_no_newline(project):
+    put = "import json,os; json.dump({'step': 1, 'self': 0.5}, open(json.load(open(os.environ['FINERY_SPEC']))['metrics'], 'w'))"
+    pipeline(project, put=script(f'python3 -c "{put}"'))
+    assert project.run()["stages"]["put"]["metrics"] == {"self": 0.5}
+
+
+def test_a_secret_that_a_command_prints_is_masked_in_its_log(project):
+    pipeline(project, leak=script('echo "token is $TOKEN."; echo again $TOKEN >&2', env={"TOKEN": "${env:MY_TOKEN}"}))
+    project.run(MY_TOKEN="canary-9b1e")
+    log = project.finery("logs", "last", "leak").stdout
+    assert "token is ***." in log and "again ***" in log
+    assert (
+        subprocess.run(["grep", "-r", "canary-9b1e", str(project.home)], capture_output=True, check=False).returncode
+        == 1
+    )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+def test_a_full_disk_is_one_clear_error_and_the_run_goes_on_after_space_is_freed(project, tmp_path):
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", small], capture_output=True, check=False
+    ).returncode:
+        pytest.skip("this container may not mount")
+    try:
+        fill = 'head -c 3000000 /dev/zero > "$(dirname "$FINERY_SPEC")/../outputs/big/x"'
+        pipeline(
+            project,
+            small=script("echo small >> log"),
+            big=script(f"test -f go && fill=1; {fill}", makes={"big": "file"}, after=["small"]),
+        )
+        done = project.finery("run", "pipeline.yaml", "--plain", code=1, FINERY_HOME=str(small / "home"))
+        assert "Traceback" not in done.stderr
+        assert "No space left" in done.stderr + done.stdout or "exit code" in done.stderr + done.stdout
+        subprocess.run(["mount", "-o", "remount,size=64m", small], check=True)
+        assert project.states(FINERY_HOME=str(small / "home")) == {"small": "Cached", "big": "Completed"}
+        assert (project.folder / "log").read_text().split() == ["small"]
+    finally:
+        subprocess.run(["umount", "-l", small], check=False)

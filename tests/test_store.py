@@ -222,3 +222,55 @@ def test_finery_home_moves_the_store(line, tmp_path):
     line.run("pipeline.yaml", FINERY_HOME=str(tmp_path / "elsewhere"))
     assert (tmp_path / "elsewhere" / "store" / "script").is_dir()
     assert not (line.folder / ".finery").exists()
+
+
+def test_a_result_whose_publication_was_killed_is_published_by_the_next_run(line):
+    """The manifest is written, the folder not yet renamed: all is there, nothing is done again."""
+    summary = line.run()
+    done_one = line.home / "store" / "script" / summary["stages"]["second"]["key"]
+    done_one.rename(done_one.with_name(done_one.name + ".partial"))
+    before = done(line)
+    assert line.states() == dict.fromkeys(["first", "second", "third"], "Cached")
+    assert done(line) == before
+
+
+def test_gc_spares_what_a_living_run_uses(line):
+    line.run()
+    run = max((line.home / "runs").iterdir())
+    (run / "summary.json").unlink()
+    info = json.loads((run / "run.json").read_text())
+    (run / "run.json").write_text(json.dumps(info | {"pid": os.getpid()}))
+    assert "nothing to delete" in line.finery("gc", "--keep", "0", "--yes").stdout
+    (run / "run.json").write_text(json.dumps(info | {"pid": 2**22 - 1}))
+    assert "3 folders" in line.finery("gc", "--keep", "0", "--yes").stdout
+
+
+def test_adopt_takes_no_result_of_another_kind_of_output(line):
+    line.run()
+    said = line.finery("adopt", "pipeline.yaml", "second", "--set", "stages.second.makes={out: model}", code=2).stderr
+    assert "out (file); now it has out (model)" in said
+
+
+@pytest.mark.parametrize("make", ["os.mkfifo('x')", "open(b'\\xff', 'w').close()"])
+def test_what_is_no_regular_file_of_a_plain_name_is_refused(project, make):
+    project.write(
+        "odd.py", f"import json, os\nos.chdir(json.load(open(os.environ['FINERY_SPEC']))['outputs']['o'])\n{make}\n"
+    )
+    project.write(
+        "pipeline.yaml",
+        """
+        name: odd
+        stages:
+          bad: {kind: script, command: [python3, odd.py], files: [./odd.py], makes: {o: file}}
+        """,
+    )
+    message = project.run(code=1)["stages"]["bad"]["message"]
+    assert "no regular file" in message or "not UTF-8" in message
+
+
+def test_damaged_files_of_finerys_own_are_named(line):
+    line.run()
+    run = max((line.home / "runs").iterdir())
+    (run / "summary.json").write_text("")
+    said = line.finery("runs", code=1).stderr
+    assert "summary.json: is damaged" in said and "Traceback" not in said

@@ -198,5 +198,8 @@ def main() -> None:
         raise SystemExit(error.exit_code) from None
     except BrokenPipeError:
         raise SystemExit(0) from None
+    except OSError as error:  # a disk that is full, a folder that is gone: the system's own words say it
+        print(f"finery: {error.filename or 'the system'}: {error.strerror}", file=sys.stderr)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None

@@ -90,7 +90,7 @@ class StageContext:
         path.mkdir(parents=True, exist_ok=True)
         return path
 
-    def log(self, step: int, **metrics: float) -> None:
+    def log(self, step: int, /, **metrics: float) -> None:
         """Report metrics of a step: numbers; non-finite ones are written as the strings NaN, Infinity, -Infinity."""
         self._append(
             {

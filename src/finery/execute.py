@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -95,6 +96,8 @@ class Execution:
                 self._errors[slot] = error
             except FineryError as error:
                 self._record(self._failed(stage, str(error), error.exit_code))
+            except OSError as error:
+                self._record(self._failed(stage, self._trouble(error)))
             finally:
                 ended.set()
         else:
@@ -153,9 +156,11 @@ class Execution:
         if plan.state == "cached":
             return self._cached(plan, plan.done)  # type: ignore[arg-type]
         assert plan.key and plan.spec
-        with self.store.lock(
-            kind, plan.key, waiting=lambda: self._say(stage, "waiting for another run of the same stage")
-        ):
+        waiting = partial(self._say, stage, "waiting for another run of the same stage")
+        with self.store.lock(kind, plan.key, waiting=waiting, stopped=lambda: self.interrupted) as held:
+            if not held:
+                return Outcome(stage, kind, "Cancelled", "stopped by the user", exit_code=130)
+            self.store.finish(kind, plan.key)
             found = self.store.manifest(kind, plan.key)
             if found and stage not in self.planner.rerun:
                 return self._cached(plan, self.planner.done(found, config))
@@ -208,10 +213,17 @@ class Execution:
         if ended.result is None:
             self.spool.close_stage(attempt_id, "KILLED" if ended.cancelled else "FAILED", {})
             return self._not_done(stage, kind, key, ended, attempt, time.time() - started, follower)
-        manifest = manifest_of(self.planner, plan, folder, ended.result, started, attempt)
-        for name in ("stage.json", "result.json"):
-            (folder / name).unlink(missing_ok=True)
-        became = self.store.publish(manifest)
+        try:
+            manifest = manifest_of(self.planner, plan, folder, ended.result, started, attempt)
+            for name in ("stage.json", "result.json"):
+                (folder / name).unlink(missing_ok=True)
+            became = self.store.publish(manifest)
+        except (FineryError, OSError) as error:
+            self.spool.close_stage(attempt_id, "FAILED", {})
+            message = str(error) if isinstance(error, FineryError) else self._trouble(error)
+            return Outcome(
+                stage, kind, "Failed", message, key, time.time() - started, 1, warnings=tuple(follower.warnings)
+            )
         final = self.store.manifest(kind, key)
         assert final
         self._note(final)
@@ -271,6 +283,9 @@ class Execution:
                 self.spool.model(attempt_id, f"{manifest.stage}.{name}", place, output["digest"])
             elif output["kind"] != "dataset":
                 self.spool.artifact(attempt_id, self.store.output(manifest.kind, manifest.key, name), name)
+
+    def _trouble(self, error: OSError) -> str:
+        return f"{error.filename or self.store.root}: {error.strerror}; free space, or set FINERY_HOME to another place"
 
     def _say(self, stage: str, message: str) -> None:
         self.listen(Event(stage, "warning", {"message": message, "passing": True}))

@@ -45,7 +45,12 @@ class Follower:
                 if not line.endswith(b"\n"):
                     break
                 self._offset += len(line)
-                self._take(json.loads(line))
+                try:
+                    event = json.loads(line)
+                except ValueError:
+                    self._take({"type": "warning", "message": f"{self.path.name} has a damaged line, passed over"})
+                    continue
+                self._take(event)
 
     def _take(self, event: dict[str, Any]) -> None:
         kind = event.pop("type")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Iterator
@@ -10,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finery import runs
-from finery.show import project_of
-from finery.store import Manifest, Store
+from finery.show import project_of, run_status
+from finery.store import Manifest, Store, read_json
 
 YOUNG = 24 * 3600
 """Seconds for which a working folder is kept although no run of the last N reaches it."""
@@ -42,7 +41,7 @@ def collect(folder: Path, keep: int) -> Garbage:
             continue
         if suffix == "partial":
             idle = time.time() - max((p.stat().st_mtime for p in path.rglob("*")), default=path.stat().st_mtime)
-            if idle > YOUNG and not _locked(store, kind, key):
+            if idle > YOUNG and not store.is_locked(kind, key):
                 found[path] = f"a working folder untouched for {idle / 3600:.0f} hours"
         elif suffix:
             found[path] = "a replaced result"
@@ -52,20 +51,17 @@ def collect(folder: Path, keep: int) -> Garbage:
 
 
 def _roots(home: Path, keep: int) -> Iterator[tuple[str, str]]:
-    folders = sorted((path for path in (home / "runs").glob("*") if path.is_dir()), reverse=True)[:keep]
-    for folder in folders:
+    """What the last `keep` runs and every run that is alive have begun or used, and what was promoted."""
+    folders = sorted((path for path in (home / "runs").glob("*") if path.is_dir()), reverse=True)
+    for folder in [*folders[:keep], *(folder for folder in folders[keep:] if run_status(folder) == "running")]:
         for name in ("summary.json", "stages.json"):
             if (folder / name).exists():
-                content = json.loads((folder / name).read_text(encoding="utf-8"))
-                stages = (
-                    content["stages"].values()
-                    if name == "summary.json"
-                    else [{"kind": k, "key": v} for k, v in content.values()]
-                )
-                yield from ((stage["kind"], stage["key"]) for stage in stages if stage["key"])
+                content = read_json(folder / name)
+                entries = content["stages"].values() if name == "summary.json" else content.values()
+                pairs = [(e["kind"], e["key"]) if isinstance(e, dict) else tuple(e) for e in entries]
+                yield from ((kind, key) for kind, key in pairs if key)
     for receipt in (home / "registry").glob("*.json"):
-        key = json.loads(receipt.read_text(encoding="utf-8")).get("key")
-        if key:
+        if key := read_json(receipt).get("key"):
             yield "promote", key
 
 
@@ -90,20 +86,6 @@ def _sources(manifest: Manifest) -> Iterator[tuple[str, str]]:
             yield kind, key
 
 
-def _locked(store: Store, kind: str, key: str) -> bool:
-    import fcntl
-
-    path = store.home / "locks" / f"{kind}-{key}"
-    if not path.exists():
-        return False
-    with path.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
-
-
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
@@ -119,6 +101,6 @@ def listing(garbage: Garbage) -> str:
 def delete(garbage: Garbage) -> None:
     """Delete what was listed; a result is renamed first, so that no half of one is ever seen."""
     for path in garbage.paths:
-        doomed = path.with_name(f"{path.name.partition('.')[0]}.deleted")
+        doomed = path.with_name(f"{path.name.partition('.')[0]}.deleted-{time.time_ns()}")
         path.rename(doomed)
         shutil.rmtree(doomed)

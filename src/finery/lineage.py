@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from finery.plan import Planner
 from finery.record import recorded_inputs
 from finery.show import project_of
 from finery.spec import differences
-from finery.store import Manifest, Store
+from finery.store import Manifest, Store, read_json
 
 
 def find_manifest(home: Path, name: str) -> Manifest:
@@ -50,7 +50,7 @@ def _summary_with(home: Path, run: str, stage: str) -> dict[str, Any] | None:
     folders = [runs.find_run(home, run)] if run else sorted((home / "runs").iterdir(), reverse=True)
     for folder in folders:
         if (folder / "summary.json").exists():
-            summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+            summary: dict[str, Any] = read_json(folder / "summary.json")
             if stage in summary["stages"]:
                 return summary
     return None
@@ -134,11 +134,13 @@ def adopt_stage(file: Path, stage: str, overrides: Sequence[str]) -> str:
         raise InputError(f"{stage}: its inputs are not done ({'; '.join(plan.why)}); adopt or run those first")
     if last is None:
         raise InputError(f"{stage}: has no earlier result in the store")
-    if set(last.outputs) != set(planner.config(stage).outputs()):
-        raise InputError(
-            f"{stage}: its last result has the outputs {', '.join(last.outputs)}, "
-            f"now it has {', '.join(planner.config(stage).outputs())}"
-        )
+    before = {name: output["kind"] for name, output in last.outputs.items()}
+    if before != (now := planner.config(stage).outputs()):
+        raise InputError(f"{stage}: its last result has the outputs {_named(before)}; now it has {_named(now)}")
     changes = differences(last.spec, plan.spec, plan.refs)
     planner.store.adopt(last, plan.key, plan.spec, recorded_inputs(plan))
     return f"{stage}: {last.key[:12]} now counts as {plan.key[:12]} ({'; '.join(changes) or 'no visible change'})"
+
+
+def _named(outputs: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} ({kind})" for name, kind in outputs.items()) or "none"

@@ -160,7 +160,7 @@ class Planner:
             return planned("cached", ["nothing changed"], self.done(found, config))
         if name in self.rerun:
             return planned("run", ["asked for by --from"])
-        if any((self.store.partial(kind, key) / "checkpoints").glob("*")):
+        if self.store.has_checkpoint(kind, key):
             return planned("resume", ["an earlier attempt left a checkpoint"])
         return planned("run", self._why(kind, key, spec, refs, last))
 

@@ -57,7 +57,7 @@ def manifest_of(
     bases: dict[str, str] = {}
     for name, kind in planner.config(plan.stage).outputs().items():
         if not any(path.startswith(f"{name}/") for path in files):
-            raise FineryError(f"{plan.stage}: the stage ended well but left its output {name} empty")
+            raise FineryError(f"the stage ended well but left its output {name} empty")
         outputs[name] = {"kind": kind, "digest": output_digest(files, name)}
         if kind == "model":
             bases |= _bases(folder / "outputs" / name, plan.inputs)

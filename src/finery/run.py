@@ -94,7 +94,7 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     with screen:
         outcomes = _execute(execution, home, screen.say, plain=settled or options.plain)
     planner.cache.save()
-    if tracker:
+    if tracker and any(outcome.kind == "promote" and outcome.state == "Completed" for outcome in outcomes.values()):
         tracker.flush(FLUSH)  # a promoted version links to its stage's run, which must be there
     promotions = apply_promotions(execution, outcomes, home)
     result = runs.summary(loaded, run_id, outcomes, time.time() - started, promotions)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime
 import difflib
-import json
 import os
 import secrets
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ from typing import Any
 from finery.errors import InputError
 from finery.load import Loaded
 from finery.outcome import Outcome, exit_code
-from finery.store import write_json
+from finery.store import read_json, write_json
 
 
 def home_of(project: Path) -> Path:
@@ -106,7 +105,7 @@ def log_file(home: Path, run_dir: Path, stage: str) -> Path:
         InputError: the run has no such stage, or it has not begun.
     """
     journal = run_dir / "stages.json"
-    begun: dict[str, list[str]] = json.loads(journal.read_text(encoding="utf-8")) if journal.exists() else {}
+    begun: dict[str, list[str]] = read_json(journal) if journal.exists() else {}
     if stage not in begun:
         close = difflib.get_close_matches(stage, begun, 1)
         raise InputError(

@@ -12,7 +12,7 @@ from typing import Any
 from finery import runs
 from finery.load import load
 from finery.plan import Planner, StagePlan
-from finery.store import Store
+from finery.store import Store, read_json
 
 
 def _plans(
@@ -89,21 +89,25 @@ def run_summaries(home: Path) -> list[dict[str, Any]]:
     for folder in sorted((home / "runs").glob("*")):
         if not (folder / "run.json").exists():
             continue
-        info = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        path = folder / "summary.json"
-        if path.exists():
-            result = json.loads(path.read_text(encoding="utf-8"))
+        info = read_json(folder / "run.json")
+        info["status"] = run_status(folder)
+        if (folder / "summary.json").exists():
+            result = read_json(folder / "summary.json")
             states = [stage["state"] for stage in result["stages"].values()]
-            info |= {
-                "exit_code": result["exit_code"],
-                "seconds": result["seconds"],
-                "states": {s: states.count(s) for s in dict.fromkeys(states)},
-            }
-            info["status"] = "done" if result["exit_code"] == 0 else f"exit {result['exit_code']}"
-        else:
-            info["status"] = "running" if _alive(info["pid"]) else "died"
+            info |= {"exit_code": result["exit_code"], "seconds": result["seconds"]}
+            info["states"] = {state: states.count(state) for state in dict.fromkeys(states)}
         found.append(info)
     return found
+
+
+def run_status(folder: Path) -> str:
+    """`done`, `exit N`, `running` or `died`."""
+    if (folder / "summary.json").exists():
+        code = read_json(folder / "summary.json")["exit_code"]
+        return "done" if code == 0 else f"exit {code}"
+    if not (folder / "run.json").exists():
+        return "died"
+    return "running" if _alive(read_json(folder / "run.json")["pid"]) else "died"
 
 
 def _alive(pid: int) -> bool:
@@ -133,16 +137,18 @@ def runs_text(folder: Path, *, as_json: bool) -> str:
 
 
 def print_log(folder: Path, run: str, stage: str, *, follow: bool) -> None:
-    """Print a stage's log; with `follow`, go on until its working folder is done with."""
+    """Print a stage's log; with `follow`, go on until nobody works on it any more."""
     home = runs.home_of(project_of(folder))
     path = runs.log_file(home, runs.find_run(home, run), stage)
+    kind, key = path.parent.parent.name, path.parent.name.removesuffix(".partial")
+    store = Store(home)
     with path.open(encoding="utf-8", errors="replace") as file:
         while True:
+            at_work = follow and store.is_locked(kind, key)  # asked before reading, so that the last lines are read
             text = file.read()
             sys.stdout.write(text)
             sys.stdout.flush()
-            # a finished stage's working folder is renamed into place; its last lines were read just now
-            if not text and (not follow or not path.exists() or not path.parent.name.endswith(".partial")):
+            if not text and not at_work:
                 return
             if not text:
                 time.sleep(0.2)

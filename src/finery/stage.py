@@ -100,7 +100,7 @@ def _settle_torch(threads: int) -> None:
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True, warn_only=True)
     # deterministic mode also fills fresh memory, for debugging: it doubled the time of a small model's step (measured)
-    torch.utils.deterministic.fill_uninitialized_memory = False
+    setattr(torch.utils.deterministic, "fill_uninitialized_memory", False)  # noqa: B010 - torch's stubs lack it
 
 
 def _finite(metrics: dict[str, float]) -> dict[str, float | str]:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from finery.errors import FineryError
 
@@ -133,7 +133,7 @@ class Store:
             found = Manifest(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             return None
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, OSError):
             return None
         return None if self.damage(found, verify=verify) else found
 
@@ -145,24 +145,53 @@ class Store:
             path = outputs / name
             if not path.is_file():
                 wrong.append(f"{name} is missing")
-            elif path.stat().st_size != expected["size"]:
-                wrong.append(f"{name} has {path.stat().st_size} bytes instead of {expected['size']}")
-            elif verify and hash_file(path) != expected["sha256"]:
+            elif path.stat().st_size != expected.get("size"):
+                wrong.append(f"{name} has {path.stat().st_size} bytes instead of {expected.get('size')}")
+            elif verify and hash_file(path) != expected.get("sha256"):
                 wrong.append(f"{name} has other bytes than when it was made")
         return wrong
 
     @contextmanager
-    def lock(self, kind: str, key: str, *, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-        """Hold the key's lock, which the kernel frees on death; `waiting` is called once if another has it."""
+    def lock(
+        self,
+        kind: str,
+        key: str,
+        *,
+        waiting: Callable[[], None] = lambda: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Iterator[bool]:
+        """Hold the key's lock, which the kernel frees on death.
+
+        Args:
+            waiting: called once if another has it.
+            stopped: ends the wait; then False is yielded, and the lock is not held.
+        """
         folder = self.home / "locks"
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / f"{kind}-{key}").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                waiting()
-                fcntl.flock(file, fcntl.LOCK_EX)
-            yield
+            told = False
+            while not _try_lock(file):
+                if not told:
+                    waiting()
+                    told = True
+                if stopped():
+                    yield False
+                    return
+                time.sleep(0.1)
+            yield True
+
+    def is_locked(self, kind: str, key: str) -> bool:
+        """Whether somebody works on the key now."""
+        path = self.home / "locks" / f"{kind}-{key}"
+        if not path.exists():
+            return False
+        with path.open("a") as file:
+            return not _try_lock(file)
+
+    def has_checkpoint(self, kind: str, key: str) -> bool:
+        """Whether an earlier attempt left something to go on from; hidden files are finery's own."""
+        folder = self.partial(kind, key) / "checkpoints"
+        return folder.is_dir() and any(not path.name.startswith(".") for path in folder.iterdir())
 
     def open_partial(self, kind: str, key: str, spec: dict[str, Any]) -> Path:
         """The working folder of a key: what an earlier attempt kept in checkpoints/ stays, its outputs do not."""
@@ -171,7 +200,7 @@ class Store:
             (folder / "checkpoints").mkdir(parents=True, exist_ok=True)
             shutil.rmtree(folder / "outputs", ignore_errors=True)
             (folder / "outputs").mkdir()
-            if not any((folder / "checkpoints").iterdir()):
+            if not self.has_checkpoint(kind, key):
                 (folder / "metrics.jsonl").unlink(missing_ok=True)  # nothing to go on from: all is said anew
             write_json(folder / "spec.json", spec)
         except OSError as error:
@@ -182,13 +211,19 @@ class Store:
         """Hash and size of every file below a working folder's outputs/.
 
         Raises:
-            FineryError: an output holds a link, which would lead out of the store.
+            FineryError: an output holds a link, which would lead out of the store, or something else that is no file.
         """
         outputs, files = partial / "outputs", {}
         for path in sorted(outputs.rglob("*")):
             name = path.relative_to(outputs).as_posix()
             if path.is_symlink():
                 raise FineryError(f"the output {name} is a link; an output holds files and folders only")
+            try:
+                name.encode()
+            except UnicodeEncodeError:
+                raise FineryError(f"the output {name!r} has a name that is not UTF-8; rename it") from None
+            if not path.is_file() and not path.is_dir():
+                raise FineryError(f"the output {name} is no regular file; an output holds files and folders only")
             if path.is_file():
                 files[name] = {"sha256": hash_file(path), "size": path.stat().st_size}
         return files
@@ -203,19 +238,29 @@ class Store:
         partial, final = self.partial(manifest.kind, manifest.key), self.folder(manifest.kind, manifest.key)
         earlier = self._read(final)
         if earlier and earlier.files == manifest.files and not self.damage(earlier):
-            shutil.rmtree(partial)
+            _discard(partial)
             return "same"
-        shutil.rmtree(partial / "checkpoints", ignore_errors=True)
         write_json(partial / MANIFEST, asdict(manifest))
+        self.finish(manifest.kind, manifest.key)
+        return "different" if earlier else None
+
+    def finish(self, kind: str, key: str) -> None:
+        """Move a working folder that has its manifest into place: the end of `publish`, also of one that was killed.
+
+        The caller holds the key's lock.
+        """
+        partial, final = self.partial(kind, key), self.folder(kind, key)
+        if not (partial / MANIFEST).exists():
+            return
         if final.exists():
-            aside = final.with_name(f"{manifest.key}.old-{time.time_ns()}")
+            aside = _aside(final)
             os.rename(final, aside)
             os.rename(partial, final)
             shutil.rmtree(aside)
-            return "different" if earlier else None
-        os.rename(partial, final)
+        else:
+            os.rename(partial, final)
         _sync_folder(final.parent)
-        return None
+        _discard(final / "checkpoints")
 
     def adopt(self, manifest: Manifest, key: str, spec: dict[str, Any], inputs: dict[str, dict[str, Any]]) -> Manifest:
         """Accept a finished result under a new key; the lineage records from which one."""
@@ -234,14 +279,47 @@ class Store:
     def manifests(self) -> Iterator[Manifest]:
         """Every finished stage."""
         for path in sorted(self.root.glob(f"*/*/{MANIFEST}")):
-            if not path.parent.name.endswith(".partial") and (found := self._read(path.parent)):
+            if "." not in path.parent.name and (found := self._read(path.parent)):
                 yield found
 
     def _read(self, folder: Path) -> Manifest | None:
         try:
             return Manifest(**json.loads((folder / MANIFEST).read_text(encoding="utf-8")))
-        except (FileNotFoundError, ValueError, TypeError):
+        except (ValueError, TypeError, OSError):
             return None
+
+
+def read_json(path: Path) -> Any:
+    """What a file of finery's own holds.
+
+    Raises:
+        FineryError: it is damaged.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise FineryError(f"{path}: is damaged ({error}); delete it, it is written anew") from error
+
+
+def _try_lock(file: IO[str]) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _aside(folder: Path) -> Path:
+    """A name beside a folder that nothing has: gc knows it as a replaced result."""
+    return folder.with_name(f"{folder.name.partition('.')[0]}.old-{time.time_ns()}")
+
+
+def _discard(folder: Path) -> None:
+    """Delete a folder; it is renamed first, so that no half of it is ever taken for whole."""
+    if folder.exists():
+        aside = folder.with_name(f".{folder.name}.{time.time_ns()}")
+        os.rename(folder, aside)
+        shutil.rmtree(aside)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -146,3 +146,12 @@ def test_a_skipped_stages_name_stands_for_the_model_it_hands_on(tmp_path: Path) 
 def test_what_is_no_evaluation_is_refused_by_name(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"evaluation\.json: is not"):
         _run(tmp_path, {"merged.domain.pass_at_1": {"min": 0.1}}, evaluation=text)
+
+
+def test_a_number_judged_on_less_than_half_of_the_prompts_promotes_nothing(tmp_path: Path) -> None:
+    evaluation = _evaluation()
+    evaluation["suites"] = {"domain": {"prompts": 6}, "general": {"prompts": 6}}
+    evaluation["models"]["merged"]["domain"]["pass_at_1"]["n"] = 2
+    _, decision = _run(tmp_path, {"merged.domain.pass_at_1": {"min": 0.1}}, evaluation=evaluation)
+    assert decision["verdict"] == "refuse"
+    assert "judged on 2 of 6 prompts only" in decision["conditions"][0]["reason"]

@@ -18,7 +18,7 @@ from finery.language.explain import Explained, explain
 from finery.language.fields import type_of
 from finery.language.nodes import MAX_BYTES, Node, find, key_place, parse, walk
 from finery.language.problems import Keys, Place, Problem, dotted, render, shown
-from finery.language.secrets import check_secrets
+from finery.language.secrets import check_secrets, check_text
 from finery.language.warn import warnings
 from finery.schemas.pipeline import Pipeline
 from finery.schemas.reference import StageRef, parse_reference, uses
@@ -73,6 +73,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     problems += found
     found, needs = check_references(stages)
     problems += found + check_cycles(needs) + check_secrets(root, stages.kinds) + check_conditions(stages)
+    problems += check_text(source, problems)
     if problems or pipeline is None:
         raise _refusal(problems, file)
     edges = _edges(pipeline)
@@ -114,6 +115,8 @@ def _read(file: Path) -> str:
     name = shown(file)
     if file.is_dir():
         raise InputError(f"{name}: is a folder; name a pipeline's YAML file in it")
+    if file.exists() and not file.is_file():
+        raise InputError(f"{name}: is no regular file; name a pipeline's YAML file")
     try:
         size = file.stat().st_size
         raw = file.read_bytes() if size <= MAX_BYTES else b""

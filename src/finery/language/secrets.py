@@ -8,14 +8,14 @@ from typing import Any
 
 from finery.language.fields import leaves, type_of
 from finery.language.nodes import Node, find, walk
-from finery.language.problems import Keys, Problem
+from finery.language.problems import Keys, Place, Problem
 from finery.schemas.base import Stage
 
 _HIDDEN_KEY = re.compile(r"token(?!iz)|key|secret|passw|credential|auth", re.IGNORECASE)
 _HIDDEN_VALUE = re.compile(r"://[^/\s]*@|\$\{|^(hf_|sk-|gh[a-z]_|github_pat_|glpat-|xox|AKIA|AIza|eyJ)")
 _KEY = re.compile(
-    r"(^|_)(api_?key|passw(or)?d|passphrase|secret(_key)?|access_(key|token)|(auth|bearer|hf|github)_token|"
-    r"private_key|credentials?)$",
+    r"^token$|(^|[_-])(api[_-]?key|passw(or)?d|passphrase|secret([_-]key)?|access[_-](key|token)|"
+    r"(auth|bearer|hf|github)[_-]token|private[_-]key|credentials?)$",
     re.IGNORECASE,
 )
 _VALUE = re.compile(
@@ -46,11 +46,22 @@ def check_secrets(root: Node, kinds: Mapping[str, type[Stage]]) -> list[Problem]
         if node.kind == "scalar" and "${env:" in node.text and path not in secret
     ]
     for path, kind, node in found:
-        if not kind.secret and isinstance(node.value, str) and "${env:" not in node.text and _written(path, kind, node):
+        if not kind.secret and node.kind == "scalar" and "${env:" not in node.text and _written(path, kind, node):
             problems.append(
                 Problem(node.place, path, f"looks like a secret, and would be stored and logged; {_REMEDY}")
             )
     return problems
+
+
+def check_text(source: str, known: list[Problem]) -> list[Problem]:
+    """Forms of secrets anywhere else in the file, in comments and keys: it is kept with each run, as it is."""
+    lines = {problem.place.line for problem in known if problem.place.override is None}
+    found = []
+    for number, line in enumerate(source.splitlines(), 1):
+        if number not in lines and (match := _VALUE.search(line)):
+            text = "looks like a secret, and the file is kept with each run and in MLflow; take it out"
+            found.append(Problem(Place(number, match.start() + 1), (), text))
+    return found
 
 
 def _leaves(root: Node, kinds: Mapping[str, type[Stage]]) -> Iterator[tuple[Keys, Any, Node]]:
@@ -58,10 +69,15 @@ def _leaves(root: Node, kinds: Mapping[str, type[Stage]]) -> Iterator[tuple[Keys
         node = find(root, ("stages", name))
         if node is not None:
             yield from leaves(type_of(cls), node, ("stages", name))
+    for name in ("name", "description"):
+        if (node := find(root, (name,))) is not None:
+            yield (name,), type_of(str), node
 
 
 def _written(path: Keys, kind: Any, node: Node) -> bool:
     """Known forms of secrets in any text; by its key only in a free map, where nothing says what it is."""
     if _VALUE.search(node.text):
         return kind.base in (str, Any)
+    if isinstance(node.value, bool) or node.value is None:
+        return False
     return kind.base is Any and bool(node.text) and isinstance(path[-1], str) and bool(_KEY.search(path[-1]))

@@ -29,7 +29,8 @@ class Tracker:
     """Sends a live run's journal, and first of all ends and sends what earlier runs of the project left.
 
     Nothing that happens in MLflow is raised into the engine: trouble becomes a warning of the spool, and what was not
-    sent stays in the journal. `failed` says why the sender gave up, for a fault that trying again cannot mend.
+    sent stays in the journal. `failed` says why the sender gave up, for a fault that trying again cannot mend; `away`
+    is true while MLflow cannot be used.
 
     Args:
         earlier: run folders of the project, this run's among them or not; see `sync`.
@@ -41,6 +42,7 @@ class Tracker:
     def __init__(self, spool: Spool, uri: str, *, earlier: Iterable[Path] = ()) -> None:
         self.spool, self.uri = spool, check_uri(uri)
         self.failed: str | None = None
+        self.away = False
         self._earlier = [folder for folder in earlier if folder != spool.run_dir]
         self._swept = False
         self._wake, self._stop, self._moved = threading.Event(), threading.Event(), threading.Condition()
@@ -60,8 +62,10 @@ class Tracker:
     def flush(self, timeout: float) -> int:
         """Wait until MLflow has all that was spooled; how many events are still unsent after `timeout` seconds."""
         deadline = time.monotonic() + timeout
+        self._wake.set()
         while (left := self.remaining()) and self._thread.is_alive() and (wait := deadline - time.monotonic()) > 0:
-            self._wake.set()
+            if self.away:
+                return left  # it is waited for in the next run or by `finery sync`, not here
             with self._moved:
                 self._moved.wait(min(wait, 0.2))
         return left
@@ -93,7 +97,7 @@ class Tracker:
         trouble = _trouble()
         client: MlflowClient | None = None
         replay: Replay | None = None
-        pause, away = POLL, False
+        pause = POLL
         while not self._stop.is_set():
             try:
                 client = client or connect(self.uri)
@@ -101,13 +105,13 @@ class Tracker:
                 replay.send()
                 self._catch_up(client)
                 pause = POLL
-                if away:
+                if self.away:
                     self.spool.warn(f"MLflow at {without_password(self.uri)} is back; what was kept has been sent")
-                    away = False
+                    self.away = False
             except trouble as error:
-                if not away:
+                if not self.away:
                     self.spool.warn(f"{_away(self.uri, error)}; the log is kept and sent later")
-                away, pause = True, min(PATIENCE, pause * 2)
+                self.away, pause = True, min(PATIENCE, pause * 2)
                 if replay:
                     replay.runs.forget()
             with self._moved:
