@@ -17,7 +17,7 @@ quickstart: install
 	$(BIN)/finery run pipelines/quickstart.yaml
 
 test: install
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: install
 	$(BIN)/ruff check .

@@ -91,3 +91,9 @@ def eventually() -> Callable[..., None]:
             time.sleep(0.05)
 
     return wait
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, so that two workers end together."""
+    long = ["test_quickstart.py", "test_line.py", "test_run.py", "test_store.py", "test_flow.py", "test_tracking.py"]
+    items.sort(key=lambda item: long.index(item.path.name) if item.path.name in long else len(long))
