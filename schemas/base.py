@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
@@ -107,6 +107,9 @@ Runtime = Literal["process"] | ProcessRuntime
 
 class Stage(Model):
     """The fields every stage has."""
+
+    if TYPE_CHECKING:
+        kind: str  # each kind has its own literal
 
     schema_version: ClassVar[int] = 1
     """Bumped when a default or a meaning changes, so that old results are not taken for new ones."""

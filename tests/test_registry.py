@@ -205,7 +205,7 @@ def test_an_alias_resolves_to_version_digest_and_folder(home: Path, uri: str) ->
 
 
 def test_the_digest_of_a_folder_is_the_stores(tmp_path: Path) -> None:
-    from finery.store import hash_file, output_digest
+    from finery.content import hash_file, output_digest
 
     files = {f"model/{p.name}": {"sha256": hash_file(p), "size": p.stat().st_size} for p in BASE.iterdir()}
     assert folder_digest(BASE) == output_digest(files, "model")

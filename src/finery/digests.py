@@ -12,13 +12,14 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import metadata
 from pathlib import Path
 
+from finery.content import digest_of, hash_file, write_json
 from finery.errors import InputError
 from finery.schemas.base import module_name
-from finery.store import digest_of, hash_file, write_json
 
 _PACKAGE = Path(__file__).parent
 _WEIGHTS = (".bin", ".pt", ".pth", ".pkl", ".ckpt")
@@ -35,7 +36,7 @@ class DigestCache:
         except (FileNotFoundError, ValueError):
             self._known = {}
 
-    def _remember(self, path: Path, what: str, compute) -> str:  # type: ignore[no-untyped-def]
+    def _remember(self, path: Path, what: str, compute: Callable[[Path], str]) -> str:
         stat = path.stat()
         stamp = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
         name = f"{what}:{path}"

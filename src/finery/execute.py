@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finery.content import write_json
 from finery.errors import FineryError
 from finery.follow import Follower
 from finery.launch import Attempt, Ended, command, environment, write_spec
@@ -22,7 +23,7 @@ from finery.plan import Done, Planner, StagePlan, last_note
 from finery.record import child_spec, manifest_of
 from finery.schemas.base import Stage
 from finery.slots import slots
-from finery.store import Manifest, write_json
+from finery.store import Manifest
 
 if TYPE_CHECKING:
     from finery.spool import Spool
@@ -64,7 +65,7 @@ class Execution:
         return float(self.planner.config(stage).retry_delay or 1)
 
     def tags(self, stage: str) -> list[str]:
-        return [self.name, self.planner.config(stage).kind]  # type: ignore[attr-defined]
+        return [self.name, self.planner.config(stage).kind]
 
     def outcome(self, stage: str) -> Outcome | None:
         return self.outcomes.get(stage)
@@ -132,11 +133,11 @@ class Execution:
         self.listen(Event(outcome.stage, "state", data))
 
     def _failed(self, stage: str, message: str, code: int = 1) -> Outcome:
-        return Outcome(stage, self.planner.config(stage).kind, "Failed", message, exit_code=code)  # type: ignore[attr-defined]
+        return Outcome(stage, self.planner.config(stage).kind, "Failed", message, exit_code=code)
 
     def _attempt(self, stage: str, attempt: int) -> Outcome:
         config = self.planner.config(stage)
-        kind: str = config.kind  # type: ignore[attr-defined]
+        kind: str = config.kind
         if self._stop:
             return Outcome(stage, kind, "Cancelled", "stopped by the user", exit_code=130)
         bad = [need for need in self.edges[stage] if not self._usable(need)]

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from finery import runs
+from finery.content import read_json
 from finery.show import project_of, run_status
-from finery.store import Manifest, Store, read_json
+from finery.store import Manifest, Store
 
 YOUNG = 24 * 3600
 """Seconds for which a working folder is kept although no run of the last N reaches it."""

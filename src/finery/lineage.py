@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from finery import runs
+from finery.content import read_json
 from finery.errors import InputError
 from finery.load import load
 from finery.plan import Planner
 from finery.record import recorded_inputs
 from finery.show import project_of
 from finery.spec import differences
-from finery.store import Manifest, Store, read_json
+from finery.store import Manifest, Store
 
 
 def find_manifest(home: Path, name: str) -> Manifest:

@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from finery.content import digest_of
 from finery.digests import DigestCache
 from finery.errors import FineryError, InputError
 from finery.resolve import Lock
 from finery.schemas.base import ProcessRuntime, Stage
 from finery.schemas.reference import StageRef, Use, parse_reference, uses
 from finery.spec import differences, execution_fields, mapping_orders, result_config
-from finery.store import Manifest, Store, digest_of
+from finery.store import Manifest, Store
 
 if TYPE_CHECKING:
     from finery.load import Loaded
@@ -115,7 +116,7 @@ class Planner:
             seconds = last.seconds
         blocked = [need for need in behind if plans[need].state == "blocked"]
         if blocked:
-            return StagePlan(name, config.kind, "blocked", [f"behind {', '.join(blocked)}, which is blocked"])  # type: ignore[attr-defined]
+            return StagePlan(name, config.kind, "blocked", [f"behind {', '.join(blocked)}, which is blocked"])
         state: State = "conditional" if gate_stage in behind else "pending"
         why = [f"behind {', '.join(need for need in behind)}"]
         if state == "conditional":
@@ -123,12 +124,12 @@ class Planner:
                 f"the gate {gate_stage} has not decided",
                 *([f"behind {', '.join(n for n in behind if n != gate_stage)}"] if len(behind) > 1 else []),
             ]
-        return StagePlan(name, config.kind, state, why, seconds=seconds)  # type: ignore[attr-defined]
+        return StagePlan(name, config.kind, state, why, seconds=seconds)
 
     def stage(self, name: str, done: Mapping[str, Done]) -> StagePlan:
         """The plan of a stage all of whose needs are in `done`."""
         config = self.config(name)
-        kind: str = config.kind  # type: ignore[attr-defined]
+        kind: str = config.kind
         closed = self._gate(config, done)
         if closed and closed[0] == "blocked":
             return StagePlan(name, kind, "blocked", [closed[1]])
@@ -268,14 +269,14 @@ class Planner:
             if use.ref.local_only or not isinstance(parse_reference(use.text), StageRef)
         }
         return {
-            "kind": config.kind,  # type: ignore[attr-defined]
+            "kind": config.kind,
             "schema": config.schema_version,
             "config": result_config(config, outside),
             "order": mapping_orders(config),
             "inputs": {key: artifact.digest for key, artifact in inputs.items()},
             "seed": self.seed(name),
             "threads": config.resources.cpus,
-            "code": self.cache.code(config.kind),  # type: ignore[attr-defined]
+            "code": self.cache.code(config.kind),
             "versions": self.cache.versions(config.packages, self.python(config)),
         }
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
+from finery.content import write_json
 from finery.spool import without_password
-from finery.store import write_json
 
 
 class RunInfo(TypedDict):

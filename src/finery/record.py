@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from finery import __version__
+from finery.content import output_digest
 from finery.errors import FineryError
 from finery.plan import Artifact, Planner, StagePlan
-from finery.store import Manifest, output_digest
+from finery.store import Manifest
 
 
 def child_spec(planner: Planner, plan: StagePlan, folder: Path) -> dict[str, Any]:

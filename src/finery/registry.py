@@ -18,10 +18,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from finery.content import digest_of, hash_file
 from finery.errors import FineryError, InputError
 from finery.receipts import Applied, RunInfo, write_receipt
 from finery.spool import without_password
-from finery.store import digest_of, hash_file
 from finery.tracking.connect import connect, experiment_id, local_path
 from finery.tracking.models import link_output, shipped_model
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from finery import runs
+from finery.content import write_json
 from finery.errors import InputError
 from finery.execute import Execution
 from finery.load import Loaded, load
@@ -22,7 +23,7 @@ from finery.promotions import apply_promotions, tracking_uri
 from finery.schemas.reference import HubRef, RegistryRef, parse_reference, uses
 from finery.slots import check
 from finery.spool import NullSpool, Spool, without_password
-from finery.store import Store, write_json
+from finery.store import Store
 
 if TYPE_CHECKING:
     from finery.servers import PrefectServer
@@ -83,7 +84,7 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     run_id, run_dir = runs.new_run(home, loaded)
     spool = NullSpool() if settled or options.plain else Spool(run_dir)
     journal = _Journal(run_dir)
-    screen = display({name: planner.config(name).kind for name in loaded.order}) if options.show else Silent()  # type: ignore[attr-defined]
+    screen = display({name: planner.config(name).kind for name in loaded.order}) if options.show else Silent()
 
     def listen(event: Event) -> None:
         journal(event, execution)

@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finery.content import read_json, write_json
 from finery.errors import InputError
 from finery.load import Loaded
 from finery.outcome import Outcome, exit_code
-from finery.store import read_json, write_json
 
 
 def home_of(project: Path) -> Path:

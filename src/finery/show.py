@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from finery import runs
+from finery.content import read_json
 from finery.load import load
 from finery.plan import Planner, StagePlan
-from finery.store import Store, read_json
+from finery.store import Store
 
 
 def _plans(

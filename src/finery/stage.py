@@ -16,12 +16,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from finery.content import write_json
 from finery.contract import Interrupted, StageContext, StageResult, StopSignal
 from finery.errors import FineryError
 from finery.guard import watch_parent
 from finery.schemas.base import module_name
 from finery.schemas.stage import KINDS
-from finery.store import write_json
 
 _INTERRUPTED = 130
 

@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from finery import runs
+from finery.content import digest_of, output_digest, write_json
 from finery.contract import StageContext
 from finery.load import Loaded, load
 from finery.outcome import Outcome
 from finery.plan import Artifact, Done
-from finery.store import Manifest, Store, digest_of, output_digest, write_json
+from finery.store import Manifest, Store
 
 HERE = Path(__file__).parent
 MODELS = {

@@ -143,7 +143,7 @@ def _output(reference: StageRef, ref: Ref, stages: Stages) -> str | None:
         return None
     fitting = [f"{name}.{output}" for output, kind in outputs.items() if kind in ref.kinds]
     if not outputs:
-        return f"{name} has no outputs" + ("; name them under makes" if stages.configs[name].kind == "script" else "")  # type: ignore[attr-defined]
+        return f"{name} has no outputs" + ("; name them under makes" if stages.configs[name].kind == "script" else "")
     if reference.output is None:
         output = stages.configs[name].default_output
         if output is None:

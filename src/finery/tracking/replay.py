@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finery.content import write_json
 from finery.spool import Spool, read_journal, without_password
-from finery.store import write_json
 from finery.tracking.artifacts import artifact_files
 from finery.tracking.models import external_model, link_output
 from finery.tracking.names import Names, chunks, flatten, shortened
