@@ -43,6 +43,7 @@ class Tracker:
         self.spool, self.uri = spool, check_uri(uri)
         self.failed: str | None = None
         self.away = False
+        self._tries = 0
         self._earlier = [folder for folder in earlier if folder != spool.run_dir]
         self._swept = False
         self._wake, self._stop, self._moved = threading.Event(), threading.Event(), threading.Condition()
@@ -60,12 +61,15 @@ class Tracker:
         self._thread.start()
 
     def flush(self, timeout: float) -> int:
-        """Wait until MLflow has all that was spooled; how many events are still unsent after `timeout` seconds."""
-        deadline = time.monotonic() + timeout
+        """Wait until MLflow has all that was spooled; how many events are still unsent.
+
+        It ends after `timeout` seconds, or as soon as one more try has found MLflow away.
+        """
+        deadline, tries = time.monotonic() + timeout, self._tries
         self._wake.set()
         while (left := self.remaining()) and self._thread.is_alive() and (wait := deadline - time.monotonic()) > 0:
-            if self.away:
-                return left  # it is waited for in the next run or by `finery sync`, not here
+            if self.away and self._tries > tries:
+                return left  # it was tried once more; the next run and `finery sync` go on, the user does not wait
             with self._moved:
                 self._moved.wait(min(wait, 0.2))
         return left
@@ -114,6 +118,7 @@ class Tracker:
                 self.away, pause = True, min(PATIENCE, pause * 2)
                 if replay:
                     replay.runs.forget()
+            self._tries += 1
             with self._moved:
                 self._moved.notify_all()
             self._wake.wait(pause)
