@@ -199,7 +199,6 @@ def metric_steps(project, summary, stage: str) -> list[int]:
 
 def kill_in(project, stage: str, checkpoint: int, eventually, *options: str) -> list[int]:
     """Start the line, `kill -9` its engine once `stage` has a checkpoint; the descendants that were left after 2 s."""
-    kind = {"sft": "sft", "grpo": "grpo"}[stage]
     engine = subprocess.Popen(
         [sys.executable, "-m", "finery", "run", "tiny.yaml", *options],
         cwd=project.folder, env=project.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -207,8 +206,7 @@ def kill_in(project, stage: str, checkpoint: int, eventually, *options: str) -> 
 
     def far_enough() -> bool:
         assert engine.poll() is None, "the run ended before it could be killed"
-        found = project.home.glob(f"store/{kind}/*.partial/checkpoints/**/checkpoint-{checkpoint}*")
-        return any(path.is_dir() and not path.name.endswith(".tmp") for path in found)
+        return any(project.home.glob(f"store/{stage}/*.partial/checkpoints/checkpoint-{checkpoint}/whole.json"))
 
     eventually(far_enough, seconds=400)
     living = descendants(engine.pid)
