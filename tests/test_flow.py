@@ -316,7 +316,7 @@ def test_a_second_interrupt_kills_a_stage_that_does_not_stop(engine: Callable[..
 
 
 def test_an_interrupt_ends_the_wait_for_a_retry(engine: Callable[..., Engine], tmp_path: Path):
-    process = engine({"a": "touch up; exit 1"}, plain=True, delay=3600)
+    process = engine({"a": "touch up; exit 1"}, plain=True, repeats={"a": 1}, delay=3600)
     wait_for((tmp_path / "up").exists)
     time.sleep(1)  # the attempt has failed by now, and the hour's wait begun
     process.send_signal(signal.SIGINT)
