@@ -91,15 +91,14 @@ class StageContext:
         return path
 
     def log(self, step: int, /, **metrics: float) -> None:
-        """Report metrics of a step: numbers; non-finite ones are written as the strings NaN, Infinity, -Infinity."""
-        self._append(
-            {
-                "type": "metrics",
-                "step": step,
-                "time": time.time(),
-                "metrics": {k: _number(v) for k, v in metrics.items()},
-            }
-        )
+        """Report metrics of a step: numbers; non-finite ones are written as the strings NaN, Infinity, -Infinity.
+
+        They also go to standard output, which is the stage's log.
+        """
+        written = {name: _number(value) for name, value in metrics.items()}
+        self._append({"type": "metrics", "step": step, "time": time.time(), "metrics": written})
+        shown = "  ".join(f"{k} {v:.6g}" if isinstance(v, float) else f"{k} {v}" for k, v in written.items())
+        print(f"step {step}  {shown}", flush=True)
 
     def progress(self, done: int, total: int, note: str = "") -> None:
         """Report that `done` of `total` units of work are done."""
@@ -108,6 +107,7 @@ class StageContext:
     def warn(self, message: str) -> None:
         """Report something the user should know; it is shown in the terminal and the report."""
         self._append({"type": "warning", "message": message, "time": time.time()})
+        print(f"warning: {message}", flush=True)
 
     def metrics_offset(self) -> int:
         """The size of metrics.jsonl in bytes: a checkpoint stores it, and `rewind` cuts the file there on resume."""

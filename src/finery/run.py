@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -105,7 +106,8 @@ def run(path: Path, options: Options) -> dict[str, Any]:
     result["report"] = str(write_report(run_dir, loaded, store))
     if tracker:
         _finish_tracking(execution, tracker, result)
-        result["ui"] = ui_commands(home, tracker.uri)
+    if (uri := tracking_uri(loaded, home)) and (tracker or (home / "mlflow.db").exists()):
+        result["ui"] = ui_commands(home, without_password(uri))
     return result
 
 
@@ -280,10 +282,13 @@ def _finish_tracking(execution: Execution, tracker: Tracker, result: dict[str, A
 
 def ui_commands(home: Path, uri: str) -> list[str]:
     """How to look at a run in MLflow's and Prefect's own pages: each server ends with the run that started it."""
-    commands = [f"  mlflow server --host 127.0.0.1 --backend-store-uri {uri}"] if uri.startswith("sqlite:") else []
+    bin_dir = Path(sys.executable).parent
+    commands = (
+        [f"  {bin_dir}/mlflow server --host 127.0.0.1 --backend-store-uri {uri}"] if uri.startswith("sqlite:") else []
+    )
     if "PREFECT_API_URL" not in os.environ:
         database = f"sqlite+aiosqlite:///{home / 'prefect' / 'prefect.db'}"
-        commands.append(f"  PREFECT_API_DATABASE_CONNECTION_URL={database} prefect server start")
+        commands.append(f"  PREFECT_API_DATABASE_CONNECTION_URL={database} {bin_dir}/prefect server start")
     return ["to look at it in their UIs:", *commands] if commands else []
 
 
@@ -306,5 +311,6 @@ def final_words(result: dict[str, Any]) -> str:
     lines += [f"warning: {warning}" for warning in tracking.get("warnings", [])]
     lines.append(f"report: {result['report']}")
     if tracking:
-        lines += [f"tracking: {tracking['uri']}", *result.get("ui", [])]
+        lines.append(f"tracking: {tracking['uri']}")
+    lines += result.get("ui", [])
     return "\n".join(lines)

@@ -59,7 +59,7 @@ def mapping_orders(config: Any, path: str = "") -> dict[str, list[str]]:
 
 def _plain(value: Any, outside: Collection[str], path: str) -> Any:
     if path in outside:
-        return None
+        return "by its content"  # its digest is among the inputs
     if isinstance(value, Model):
         return result_config(value, outside, f"{path}.")
     if isinstance(value, list):

@@ -90,7 +90,9 @@ class Format:
         if self.numbers_as_text and isinstance(content, int | float) and not isinstance(content, bool):
             return content.written if isinstance(content, Written) else str(content)
         if content is not None and not isinstance(content, str):
-            raise Reject(column, "wrong_type", f"found {found(content)}; text is expected")
+            number = isinstance(content, int | float) and not isinstance(content, bool)
+            remedy = " (numbers_as_text: true on the source takes it as written)" if number else ""
+            raise Reject(column, "wrong_type", f"found {found(content)}; text is expected{remedy}")
         return content
 
     def turns(self, value: Mapping[str, Any], column: str, roles: Mapping[str, str], keys: tuple[str, str]) -> Any:
