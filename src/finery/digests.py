@@ -11,7 +11,6 @@ import hashlib
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import metadata
@@ -173,6 +172,3 @@ def _ask(python: str, packages: tuple[str, ...]) -> str:
     if done.returncode:
         raise InputError(f"the interpreter {python} does not run: {done.stderr.strip().splitlines()[-1:]}")
     return done.stdout.strip()
-
-
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"

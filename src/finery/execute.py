@@ -289,7 +289,7 @@ class Execution:
         return f"{error.filename or self.store.root}: {error.strerror}; free space, or set FINERY_HOME to another place"
 
     def _say(self, stage: str, message: str) -> None:
-        self.listen(Event(stage, "warning", {"message": message, "passing": True}))
+        self.listen(Event(stage, "warning", {"message": message}))
 
     def _warn(self, follower: Follower, message: str) -> None:
         follower.warnings.append(message)
