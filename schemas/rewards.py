@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from finery.schemas.base import FilePath, Free, Model, refuse
 
@@ -21,8 +21,8 @@ class _Reward(Model):
 class AnswerReward(_Reward):
     kind: Literal["answer"]
     """1.0 when the completion's final answer equals the row's `answer`, else 0.0; None when `answer` cannot be read."""
-    extract: Literal["auto", "hash", "boxed", "last_number", "whole"] = "auto"
-    """Where the final answer stands: after `####`, in `\\boxed{}`, the last number, the whole text; `auto` tries `####`, `\\boxed{}`, what follows `answer is`, and the last number, in turn."""
+    extract: Literal["auto", "hash", "boxed", "tag", "last_number", "whole"] = "auto"
+    """Where the final answer stands: after `####`, in `\\boxed{}`, in an <answer> tag, the last number, the whole text; `auto` tries `####`, `\\boxed{}`, <answer>, what follows `answer is` or `答案是`, and the last number, in turn."""
     compare: Literal["auto", "number", "text", "math"] = "auto"
     """How answers are compared: as exact numbers, as text, as LaTeX by math-verify; `auto` takes numbers when both are, else math-verify."""
 
@@ -43,6 +43,94 @@ class ReasoningGymReward(_Reward):
     """Where the answer stands in the completion; `auto` takes an <answer> tag, `####`, `\\boxed{}`, else the whole text."""
 
 
+class LengthReward(_Reward):
+    kind: Literal["length"]
+    """A soft penalty over a budget: 0 up to max_tokens - cache, falling to -1 at max_tokens and beyond (DAPO, arXiv 2503.14476, equation 13)."""
+    max_tokens: Annotated[int, Field(ge=1)]
+    """The tokens of a completion from which the penalty is whole."""
+    cache: Annotated[int, Field(ge=1)]
+    """The tokens before that over which it grows."""
+
+    @model_validator(mode="after")
+    def _check(self) -> LengthReward:
+        if self.cache > self.max_tokens:
+            raise refuse(
+                "{cache} is more than max_tokens {most}", field="cache", cache=self.cache, most=self.max_tokens
+            )
+        return self
+
+
+class RegexReward(_Reward):
+    kind: Literal["regex"]
+    """1.0 when the pattern is found, else 0.0; with `group`, when what the group matched is the row's answer."""
+    pattern: str
+    """A regular expression; `.` takes newlines, and the last match counts."""
+    group: str | int | None = None
+    """The group whose text is compared with the row's `answer`, after NFKC and with white space made even."""
+
+
+class ChoiceReward(_Reward):
+    kind: Literal["choice"]
+    """1.0 when the completion chooses the row's `answer` from a few, else 0.0."""
+    choices: Annotated[list[str], Field(min_length=2)] = ["A", "B", "C", "D"]
+    """What can be chosen; the row's `answer` is one of them, else the reward abstains."""
+    extract: Literal["auto", "hash", "boxed", "tag", "first", "last", "whole"] = "auto"
+    """Where the choice stands; `auto` tries `####`, `\\boxed{}`, <answer>, what follows `answer is` or `答案是`, and the whole text, in turn, and never guesses between two."""
+
+
+class JsonSchemaReward(_Reward):
+    kind: Literal["json_schema"]
+    """1.0 when the completion is JSON that fits a JSON Schema (draft 2020-12), else 0.0."""
+    file: FilePath
+    """The schema's file."""
+    extract: Literal["auto", "fence", "whole"] = "auto"
+    """Where the JSON stands: the last ``` block, the whole text; `auto` takes a block if there is one."""
+
+
+class StepsReward(_Reward):
+    kind: Literal["steps"]
+    """Partial credit, from 0 to 1: the share of the solution's steps that the completion shows right, less those it shows wrong."""
+    pattern: str | None = None
+    """A regular expression with the groups `left` and `right`, one match a step; by default an equation of numbers, `17+8=25`."""
+
+
+class RepetitionReward(_Reward):
+    kind: Literal["repetition"]
+    """A penalty from -1 to 0: minus the share of the completion's n-grams that repeat an earlier one (arXiv 2502.03373)."""
+    ngram: Annotated[int, Field(ge=1)] = 8
+    """Tokens in an n-gram."""
+
+
+class CodeTestsReward(_Reward):
+    kind: Literal["code_tests"]
+    """1.0 when the completion's Python passes the row's `tests`, else 0.0; run confined, in a fresh process for each completion."""
+    extract: Literal["auto", "fence", "whole"] = "auto"
+    """Where the code stands: the last ```python block, the whole text; `auto` takes a block if there is one."""
+    timeout: Annotated[float, Field(gt=0, le=600)] = 5.0
+    """Seconds of wall time for one completion; CPU time is limited to the same."""
+    memory_mb: Annotated[int, Field(ge=64)] = 512
+    """MiB of address space."""
+    workers: Annotated[int, Field(ge=1)] = 1
+    """Completions run side by side."""
+
+
+class SqlReward(_Reward):
+    kind: Literal["sql"]
+    """1.0 when the completion's query gives the rows that the gold query of the row's `sql` gives, else 0.0."""
+    database: FilePath | None = None
+    """A database file for rows whose `sql` names none, or a folder that holds those they name; opened read-only, never changed."""
+    engine: Literal["sqlite", "duckdb"] = "sqlite"
+    """What runs the queries."""
+    extract: Literal["auto", "fence", "whole"] = "auto"
+    """Where the query stands: the last ```sql block, the whole text; `auto` takes a block if there is one."""
+    timeout: Annotated[float, Field(gt=0, le=600)] = 5.0
+    """Seconds for one query."""
+    tolerance: Annotated[float, Field(ge=0)] = 1e-6
+    """The most by which two numbers may differ, relative to the larger of 1 and their size."""
+    permute_columns: bool = False
+    """Accept columns in another order."""
+
+
 class PythonReward(_Reward):
     kind: Literal["python"]
     """A function of your own, with TRL's signature `(prompts, completions, completion_ids, **columns)` plus `truncated`."""
@@ -54,7 +142,21 @@ class PythonReward(_Reward):
     """Other files it reads or imports; these and no others are hashed."""
 
 
-Reward = Annotated[AnswerReward | FormatReward | ReasoningGymReward | PythonReward, Field(discriminator="kind")]
+Reward = Annotated[
+    AnswerReward
+    | FormatReward
+    | LengthReward
+    | RegexReward
+    | ChoiceReward
+    | JsonSchemaReward
+    | StepsReward
+    | RepetitionReward
+    | CodeTestsReward
+    | SqlReward
+    | ReasoningGymReward
+    | PythonReward,
+    Field(discriminator="kind"),
+]
 Rewards = Annotated[list[Reward], Field(min_length=1)]
 
 
@@ -69,11 +171,19 @@ def check_rewards(rewards: list[Reward], *, field: str = "rewards") -> None:
 
 __all__ = [
     "AnswerReward",
+    "ChoiceReward",
+    "CodeTestsReward",
     "FormatReward",
     "Free",
+    "JsonSchemaReward",
+    "LengthReward",
     "PythonReward",
     "ReasoningGymReward",
+    "RegexReward",
+    "RepetitionReward",
     "Reward",
     "Rewards",
+    "SqlReward",
+    "StepsReward",
     "check_rewards",
 ]
