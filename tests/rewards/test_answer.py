@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -218,10 +219,10 @@ def test_a_worker_whose_owner_is_gone_ends_in_the_middle_of_a_verification() -> 
     process = one._process
     assert process is not None
     assert process.stdin is not None
-    request = {"op": "math", "gold": "7", "answer": "9^{9^{9^{9}}}", "wait": 0.5}
+    request = {"op": "math", "request": {"gold": "7", "answer": "9^{9^{9^{9}}}"}, "cpu": 0.5, "wall": 2}
     process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.close()
-    assert process.wait(timeout=60) != 0
+    assert process.wait(timeout=60) == -signal.SIGPROF
 
 
 def test_the_verdict_on_an_answer_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -37,6 +38,13 @@ class AnswerFunction:
             self.score(text_of(completion), gold, short)
             for completion, gold, short in zip(completions, answer, cut, strict=True)
         ]
+
+    column = "answer"
+
+    def check(self, row: Mapping[str, Any]) -> str | None:
+        """Why no completion can be judged by this row's answer, or None."""
+        answer = row.get("answer")
+        return "cannot be read as an answer" if self.score("", answer) is None else None
 
     def score(self, text: str, gold: str | None, truncated: bool = False) -> float | None:
         """The score of one completion; a truncated one has no final answer."""

@@ -13,7 +13,15 @@ from finery.rewards.form import FormatFunction
 from finery.rewards.gym import GymFunction
 from finery.rewards.rewardset import RewardSet, checked
 from finery.rewards.user import UserFunction
-from finery.schemas.rewards import AnswerReward, FormatReward, PythonReward, ReasoningGymReward, Reward
+from finery.schemas.rewards import (
+    AnswerReward,
+    CodeTestsReward,
+    FormatReward,
+    PythonReward,
+    ReasoningGymReward,
+    Reward,
+    SqlReward,
+)
 
 
 def build(rewards: Sequence[Reward], inputs: Mapping[str, Path], *, prefix: str = "rewards") -> RewardSet:
@@ -21,7 +29,8 @@ def build(rewards: Sequence[Reward], inputs: Mapping[str, Path], *, prefix: str 
 
     Args:
         rewards: as the stage's config lists them.
-        inputs: the stage's inputs; `{prefix}.{i}.file` is the file of a python reward.
+        inputs: the stage's inputs; `{prefix}.{i}.file` is the file of a python or json_schema reward,
+            `{prefix}.{i}.database` that of a sql one.
         prefix: the config's field that holds the list: `rewards`, `suites.domain.rewards`.
 
     Raises:
@@ -29,6 +38,7 @@ def build(rewards: Sequence[Reward], inputs: Mapping[str, Path], *, prefix: str 
     """
     made = [_make(reward, inputs, f"{prefix}.{index}") for index, reward in enumerate(rewards)]
     names = _names([name for name, _, _ in made])
+    judges = [function for _, function, _ in made]
     functions = [
         checked(function, name=name, where=where) for name, (_, function, where) in zip(names, made, strict=True)
     ]
@@ -39,7 +49,8 @@ def build(rewards: Sequence[Reward], inputs: Mapping[str, Path], *, prefix: str 
         weights=[reward.weight for reward in rewards],
         thresholds=[reward.pass_threshold for reward in rewards],
         verifier=marked[0] if marked else 0,
-        judges_row=[isinstance(reward, AnswerReward) for reward in rewards],
+        judges_row=[hasattr(judge, "check") for judge in judges],
+        judges=judges,
     )
 
 
@@ -52,6 +63,14 @@ def _make(reward: Reward, inputs: Mapping[str, Path], field: str) -> tuple[str, 
             return "format", _format(reward, field), f"{field} (format)"
         case ReasoningGymReward():
             return "reasoning_gym", GymFunction(reward.extract), f"{field} (reasoning_gym)"
+        case CodeTestsReward():
+            from finery.rewards.code import CodeTestsFunction
+
+            return "code_tests", CodeTestsFunction(reward), f"{field} (code_tests)"
+        case SqlReward():
+            from finery.rewards.sql import SqlFunction
+
+            return "sql", SqlFunction(reward, inputs.get(f"{field}.database")), f"{field} (sql)"
         case PythonReward():
             path = inputs[f"{field}.file"]
             function = UserFunction(path, reward.function).bound()

@@ -42,6 +42,8 @@ class RewardSet:
         thresholds: the score from which a reward counts as solved.
         verifier: the index of the one that defines solved.
         judges_row: whether None from a reward means that the row cannot be judged at all (its answer is unreadable).
+        judges: what the functions were made of, each perhaps with `check(row) -> str | None`, with the name of the
+            column that it looks at in `column`, and `explain(row, completion, completion_ids, truncated) -> str`.
     """
 
     names: list[str]
@@ -50,6 +52,7 @@ class RewardSet:
     thresholds: list[float]
     verifier: int
     judges_row: list[bool] = field(default_factory=list)
+    judges: list[Any] = field(default_factory=list)
 
     def score(
         self,
@@ -84,6 +87,35 @@ class RewardSet:
             total=[self._total(scores) for scores in zip(*given, strict=True)],
             solved=[self._solved(score, cut) for score, cut in zip(given[self.verifier], truncated, strict=True)],
         )
+
+    def check(self, rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str] | None]:
+        """For each row the column at fault and why no completion of it can ever be judged; None for a fit row.
+
+        A gold answer that cannot be read, tests that cannot run, a gold query that fails: the first reward of the
+        list that finds fault says so.
+        """
+        checks = [(judge.check, getattr(judge, "column", "")) for judge in self.judges if hasattr(judge, "check")]
+        return [self._fault(row, checks) for row in rows]
+
+    def explain(
+        self, row: Mapping[str, Any], completion: str, completion_ids: Sequence[int], truncated: bool
+    ) -> dict[str, str]:
+        """Why one completion scored as it did: reward name -> one line, for the rewards that can say it."""
+        return {
+            name: judge.explain(row, completion, list(completion_ids), truncated)
+            for name, judge in zip(self.names, self.judges, strict=True)
+            if hasattr(judge, "explain")
+        }
+
+    @staticmethod
+    def _fault(
+        row: Mapping[str, Any], checks: Sequence[tuple[Callable[[Mapping[str, Any]], str | None], str]]
+    ) -> tuple[str, str] | None:
+        for check, column in checks:
+            reason = check(row)
+            if reason is not None:
+                return column, reason
+        return None
 
     def _total(self, scores: Sequence[float | None]) -> float | None:
         kept = [weight * score for weight, score in zip(self.weights, scores, strict=True) if score is not None]

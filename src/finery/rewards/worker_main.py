@@ -1,97 +1,63 @@
-"""The process that runs verifiers which may hang: one JSON request a line on stdin, one JSON reply a line on stdout.
+"""The process of a `finery.rewards.worker.Worker`: one JSON request a line on stdin, one JSON reply a line on stdout.
 
-Run as a script by `finery.rewards.worker`; it imports nothing of finery. Requests, each with `wait`, the seconds after
-which nobody listens any more and an alarm ends this process, even in the middle of C code:
-    {"op": "math_gold", "gold": str}              -> {"value": bool}   can math-verify read the gold answer?
-    {"op": "math", "gold": str, "answer": str}    -> {"value": bool}   are they equal?
-    {"op": "gym", "task": str, "entry": {...}, "answer": str} -> {"value": float}
-A reply is {"error": str} when the verifier raised, {"missing": str} when its package is not installed.
+Run as `worker_main.py SCRIPT MEMORY`; it imports nothing of finery. A request is
+    {"op": str, "request": {...} or null, "cpu": seconds, "wall": seconds}
+and calls OPERATIONS[op](**request) of the script; null asks for `prepare(op)`, if the script has it. After `cpu`
+seconds of CPU time, or a while after `wall` seconds, when nobody listens any more, a signal ends this process, even in
+the middle of C code. A reply is one of
+    {"value": ...}, {"error": str} when the operation raised, {"missing": str} when its package is not installed,
+    {"fault": str} when it raised one of the script's FAULTS.
 """
 
 from __future__ import annotations
 
-import functools
 import json
 import logging
 import os
 import resource
+import runpy
 import signal
 import sys
-from collections.abc import Callable
 from typing import Any
 
-MEMORY = 4 << 30
-"""Bytes of address space beyond which an allocation fails, so that 9^9^9 cannot take the host down."""
 GRACE = 2
-"""Seconds beyond `wait` before the alarm: the caller kills first, unless it is gone."""
+"""Seconds beyond `wall` before the alarm: the caller kills first, unless it is gone."""
 
 
-@functools.lru_cache(maxsize=4096)
-def _parsed(text: str) -> list[Any]:
-    from math_verify import parse
-
-    read: list[Any] = parse(f"\\boxed{{{text}}}", parsing_timeout=None)
-    return read
-
-
-def math_gold(gold: str) -> bool:
-    """Whether the gold answer is mathematics with a value; 1/0 has none, and text alone is not."""
-    from sympy import nan, zoo
-    from sympy.core.basic import Basic
-
-    read = [item for item in _parsed(gold) if not isinstance(item, str)]
-    return bool(read) and not any(isinstance(item, Basic) and item.has(zoo, nan) for item in read)
-
-
-def math(gold: str, answer: str) -> bool:
-    """Whether math-verify finds the two equal (6 decimals, 15 significant digits: its defaults)."""
-    from math_verify import verify
-
-    return bool(verify(_parsed(gold), _parsed(answer), timeout_seconds=None))
+def answer(script: dict[str, Any], op: str, request: dict[str, Any] | None) -> dict[str, Any]:
+    """The reply to one request."""
+    faults: tuple[type[Exception], ...] = script.get("FAULTS", ())
+    try:
+        if request is None:
+            script.get("prepare", str)(op)
+            return {"value": None}
+        return {"value": script["OPERATIONS"][op](**request)}
+    except ModuleNotFoundError as error:
+        return {"missing": str(error.name)}
+    except faults as error:
+        return {"fault": f"{type(error).__name__}: {error}"[:1000]}
+    except Exception as error:  # any text a model writes may break a verifier; the caller decides what that means
+        return {"error": f"{type(error).__name__}: {error}"[:300]}
 
 
-def gym(task: str, entry: dict[str, Any], answer: str) -> float:
-    """reasoning-gym's own score of an answer to one of its entries."""
-    import reasoning_gym
-
-    return float(reasoning_gym.get_score_answer_fn(task)(answer, _revived(entry)))
-
-
-def _revived(value: Any) -> Any:
-    """An entry as reasoning-gym made it: `data` keeps tuples as {"__tuple__": [...]}."""
-    if isinstance(value, list):
-        return [_revived(item) for item in value]
-    if isinstance(value, dict):
-        if set(value) == {"__tuple__"}:
-            return tuple(_revived(item) for item in value["__tuple__"])
-        return {key: _revived(item) for key, item in value.items()}
-    return value
-
-
-OPERATIONS: dict[str, Callable[..., Any]] = {"math_gold": math_gold, "math": math, "gym": gym}
-
-
-def main() -> None:
+def main(script: str, memory: int) -> None:
     """Serve until stdin ends; what verifiers print goes to stderr, which is discarded."""
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
-    if sys.platform == "linux":
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    if memory and sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    loaded = runpy.run_path(script)
     for line in sys.stdin:
-        request = json.loads(line)
-        operation = OPERATIONS[request.pop("op")]
-        signal.alarm(int(request.pop("wait")) + GRACE)
-        try:
-            reply = {"value": operation(**request)}
-        except ModuleNotFoundError as error:
-            reply = {"missing": str(error.name)}
-        except Exception as error:  # any text a model writes may break a verifier; the caller decides what that means
-            reply = {"error": f"{type(error).__name__}: {error}"[:300]}
+        message = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, message["cpu"])
+        signal.alarm(int(message["wall"]) + GRACE)
+        reply = answer(loaded, message["op"], message["request"])
         signal.alarm(0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         replies.write(json.dumps(reply) + "\n")
         replies.flush()
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1], int(sys.argv[2]))
