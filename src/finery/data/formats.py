@@ -2,33 +2,38 @@
 
 prompt_completion  prompt, completion (text, or messages), answer, tests, sql
 answer             prompt, and answer, tests or sql
-messages           messages, a list of {role, content}
+messages           messages, a list of {role, content}; system
 sharegpt           conversations, a list of {from, value}; system
 alpaca             instruction, input, output, system, history
+
+Each also takes answer, tests, sql, meta, and cot (a chain of thought), which is read only when the stage rewrites
+completions (`finery.data.reasoning`) and stands in the row as `COT` until then.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from finery.data.dataset import JSON_COLUMNS, Row
+from finery.data.readers import READERS, VERIFIED
 from finery.data.records import Reject, Written, found
-from finery.data.turns import ROLES, SHAREGPT_ROLES, check_turns, read_turns
+from finery.data.turns import ROLES, read_turns
 from finery.errors import InputError
 
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "prompt_completion": ("prompt", "completion", "answer", "tests", "sql"),
     "answer": ("prompt", "answer", "tests", "sql"),
-    "messages": ("messages", "role", "content", "answer", "tests", "sql"),
+    "messages": ("messages", "role", "content", "system", "answer", "tests", "sql"),
     "sharegpt": ("conversations", "from", "value", "system", "answer", "tests", "sql"),
     "alpaca": ("instruction", "input", "output", "system", "history", "answer", "tests", "sql"),
 }
-_VERIFIED = ("answer", "tests", "sql")
 _ASIDE = ("id", "meta")
 """Columns of every format: `id` is made anew, `meta` is kept."""
+COT = "_cot"
+"""The row's key of a chain of thought that `finery.data.reasoning.rewrite` has yet to take."""
 
 
 @dataclass
@@ -39,13 +44,25 @@ class Format:
         name: the format.
         columns: finery's column to the file's, as the user mapped them.
         numbers_as_text: take a number in a text column as the text it was written as.
+        roles: the source's own role words to finery's, beside ROLES.
+        cot: read the column `cot`.
         ignored: columns, and keys of messages, that no row's reading used.
     """
 
     name: str
     columns: Mapping[str, str]
     numbers_as_text: bool = False
+    roles: Mapping[str, str] = field(default_factory=dict)
+    cot: bool = False
     ignored: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # worked out once: `row` runs a million times
+        columns = (*VERIFIED, *(["cot"] if self.cot else []))
+        self._kept = [(name, self.columns.get(name, name)) for name in columns]
+        self._metas = [(name.removeprefix("meta."), name) for name in self.columns if name.startswith("meta.")]
+        self._all_roles = {**ROLES, **self.roles}
+        self._read = READERS[self.name]
 
     def row(self, value: Mapping[str, Any]) -> Row:
         """The row that a record's columns write.
@@ -53,13 +70,15 @@ class Format:
         Raises:
             Reject: the row cannot be used.
         """
-        row = _READERS[self.name](self, value)
-        for column in _VERIFIED:
-            self._keep(row, value, column)
-        meta = self._meta(value)
-        if meta:
-            row["meta"] = meta
-        if self.name == "answer" and not any(column in row for column in _VERIFIED):
+        row = self._read(self, value)
+        for column, name in self._kept:
+            if name in value or "." in name:
+                self._keep(row, value, column)
+        if self._metas or "meta" in value or "meta" in self.columns:
+            meta = self._meta(value)
+            if meta:
+                row["meta"] = meta
+        if self.name == "answer" and not any(column in row for column in VERIFIED):
             raise Reject("answer", "missing", "is missing or null; a row needs answer, tests or sql")
         check_text(row)
         return row
@@ -87,18 +106,18 @@ class Format:
     def optional(self, value: Mapping[str, Any], column: str) -> str | None:
         """A column that may hold text, and may be absent or null."""
         content = self.get(value, column)
+        if content is None or isinstance(content, str):
+            return content
         if self.numbers_as_text and isinstance(content, int | float) and not isinstance(content, bool):
             return content.written if isinstance(content, Written) else str(content)
-        if content is not None and not isinstance(content, str):
-            number = isinstance(content, int | float) and not isinstance(content, bool)
-            remedy = " (numbers_as_text: true on the source takes it as written)" if number else ""
-            raise Reject(column, "wrong_type", f"found {found(content)}; text is expected{remedy}")
-        return content
+        number = isinstance(content, int | float) and not isinstance(content, bool)
+        remedy = " (numbers_as_text: true on the source takes it as written)" if number else ""
+        raise Reject(column, "wrong_type", f"found {found(content)}; text is expected{remedy}")
 
-    def turns(self, value: Mapping[str, Any], column: str, roles: Mapping[str, str], keys: tuple[str, str]) -> Any:
+    def turns(self, value: Mapping[str, Any], column: str, keys: tuple[str, str]) -> Any:
         """A column that holds a conversation, as messages."""
         role, content = (self.columns.get(key, key) for key in keys)
-        return read_turns(self.get(value, column), column, roles, (role, content), self.ignored)
+        return read_turns(self.get(value, column), column, self._all_roles, (role, content), self.ignored)
 
     def _keep(self, row: Row, value: Mapping[str, Any], column: str) -> None:
         if column not in JSON_COLUMNS:
@@ -106,7 +125,7 @@ class Format:
             if text is not None:
                 if not text.strip():
                     raise Reject(column, "empty", "is empty")
-                row[column] = text
+                row[COT if column == "cot" else column] = text
         elif (content := self.get(value, column)) is not None:
             row[column] = plain(content, column)
 
@@ -114,7 +133,7 @@ class Format:
         meta = self.get(value, "meta")
         if meta is not None and not isinstance(meta, dict):
             raise Reject("meta", "wrong_type", f"found {found(meta)}; an object is expected")
-        named = {c.removeprefix("meta."): self.get(value, c) for c in self.columns if c.startswith("meta.")}
+        named = {key: self.get(value, column) for key, column in self._metas}
         kept: dict[str, Any] = plain({**(meta or {}), **{k: v for k, v in named.items() if v is not None}}, "meta")
         return kept
 
@@ -138,7 +157,7 @@ def recognise(asked: str, columns: Mapping[str, str], present: Iterable[str], wh
         "sharegpt": "conversations" in known,
         "alpaca": {"instruction", "output"} <= known,
         "prompt_completion": {"prompt", "completion"} <= known,
-        "answer": "prompt" in known and "completion" not in known and bool(known & set(_VERIFIED)),
+        "answer": "prompt" in known and "completion" not in known and bool(known & set(VERIFIED)),
     }
     if asked != "auto":
         return asked
@@ -155,10 +174,12 @@ def recognise(asked: str, columns: Mapping[str, str], present: Iterable[str], wh
     )
 
 
-def stray(name: str, columns: Mapping[str, str], present: Iterable[str]) -> list[str]:
-    """The columns that reading a format leaves unread."""
-    used = {columns.get(column, column).split(".")[0] for column in (*_COLUMNS[name], *_ASIDE)}
-    used |= {target.split(".")[0] for target in columns.values()} | set(columns.values())
+def stray(name: str, columns: Mapping[str, str], present: Iterable[str], *, cot: bool = False) -> list[str]:
+    """The columns that reading a format leaves unread; `cot` says whether chains of thought are read."""
+    read = (*_COLUMNS[name], *_ASIDE, *(("cot",) if cot else ()))
+    mapped = {target for column, target in columns.items() if column != "cot" or cot}
+    used = {columns.get(column, column).split(".")[0] for column in read}
+    used |= {target.split(".")[0] for target in mapped} | mapped
     return [column for column in dict.fromkeys(present) if column not in used]
 
 
@@ -168,9 +189,9 @@ def _check_columns(asked: str, columns: Mapping[str, str], there: Mapping[str, N
     )
     keys = {"role", "content", "from", "value"}
     for column, target in columns.items():
-        if column not in known and column != "meta" and not column.startswith("meta."):
+        if column not in known and column not in ("meta", "cot") and not column.startswith("meta."):
             near = difflib.get_close_matches(column, known, 1)
-            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}, meta, meta.NAME"
+            hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}, cot, meta, meta.NAME"
             raise InputError(f"{where}.columns: {column} is no column of format {asked}{hint}")
         if column not in keys and target not in there and target.split(".")[0] not in there:
             raise InputError(
@@ -195,17 +216,29 @@ def plain(value: Any, column: str) -> Any:
     raise Reject(column, "wrong_type", f"found {found(value)}, which JSON cannot hold")
 
 
-def check_text(value: Any) -> None:
+def check_text(value: Mapping[str, Any]) -> None:
     """Refuse text with half a surrogate pair, which no file can hold.
 
     Raises:
         Reject: with the column.
     """
     for column, content in value.items():
+        if not _is_whole(content):
+            raise Reject(column.removeprefix("_"), "bad_text", "holds half a surrogate pair, which is no character")
+
+
+def _is_whole(value: Any) -> bool:
+    if isinstance(value, str):
+        if value.isascii():
+            return True
         try:
-            repr_of(content).encode()
+            value.encode()
         except UnicodeEncodeError:
-            raise Reject(column, "bad_text", "holds half a surrogate pair, which is no character") from None
+            return False
+        return True
+    if isinstance(value, dict):
+        return all(_is_whole(item) and _is_whole(key) for key, item in value.items())
+    return all(map(_is_whole, value)) if isinstance(value, list) else True
 
 
 def repr_of(value: Any) -> str:
@@ -215,75 +248,3 @@ def repr_of(value: Any) -> str:
     if isinstance(value, dict):
         return "".join(str(key) + repr_of(item) for key, item in value.items())
     return "".join(map(repr_of, value)) if isinstance(value, list) else ""
-
-
-def _prompt_completion(how: Format, value: Mapping[str, Any]) -> Row:
-    prompt = _prompt(how, value)
-    given = how.get(value, "completion")
-    if not isinstance(given, list):
-        text = how.text(value, "completion")
-        return {
-            "prompt": prompt,
-            "completion": text if isinstance(prompt, str) else [{"role": "assistant", "content": text}],
-        }
-    if isinstance(prompt, str):
-        raise Reject("completion", "wrong_type", "holds messages beside a prompt of text; both must be of one form")
-    completion = how.turns(value, "completion", ROLES, ("role", "content"))
-    check_turns([*prompt, *completion], "completion", last="assistant")
-    return {"prompt": prompt, "completion": completion}
-
-
-def _prompt(how: Format, value: Mapping[str, Any]) -> Any:
-    if not isinstance(how.get(value, "prompt"), list):
-        return how.text(value, "prompt")
-    prompt = how.turns(value, "prompt", ROLES, ("role", "content"))
-    check_turns(prompt, "prompt", last="user")
-    return prompt
-
-
-def _answer(how: Format, value: Mapping[str, Any]) -> Row:
-    return {"prompt": _prompt(how, value)}
-
-
-def _messages(how: Format, value: Mapping[str, Any]) -> Row:
-    return _conversation(how, value, how.turns(value, "messages", ROLES, ("role", "content")), "messages")
-
-
-def _sharegpt(how: Format, value: Mapping[str, Any]) -> Row:
-    turns = how.turns(value, "conversations", SHAREGPT_ROLES, ("from", "value"))
-    system = how.optional(value, "system")
-    if system and turns[0]["role"] != "system":
-        turns = [{"role": "system", "content": system}, *turns]
-    return _conversation(how, value, turns, "conversations")
-
-
-def _conversation(how: Format, value: Mapping[str, Any], turns: list[dict[str, str]], column: str) -> Row:
-    """A conversation to learn from; one that ends with the user is a prompt if something can verify its answer."""
-    asks = turns[-1]["role"] in ("user", "tool") and any(how.get(value, name) is not None for name in _VERIFIED)
-    check_turns(turns, column, last="user" if asks else "assistant")
-    return {"prompt": turns} if asks else {"messages": turns}
-
-
-def _alpaca(how: Format, value: Mapping[str, Any]) -> Row:
-    instruction, output = how.text(value, "instruction"), how.text(value, "output")
-    extra, system = how.optional(value, "input"), how.optional(value, "system")
-    history = how.get(value, "history")
-    if history is not None and not isinstance(history, list):
-        raise Reject("history", "wrong_type", f"found {found(history)}; a list of [question, answer] is expected")
-    prompt = [{"role": "system", "content": system}] if system else []
-    for number, pair in enumerate(history or [], 1):
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(text, str) and text for text in pair):
-            raise Reject("history", "bad_turns", f"item {number} is {found(pair)}; a pair of texts is expected")
-        prompt += [{"role": "user", "content": pair[0]}, {"role": "assistant", "content": pair[1]}]
-    question = f"{instruction}\n{extra}" if extra else instruction
-    prompt.append({"role": "user", "content": question})
-    return {"prompt": prompt, "completion": [{"role": "assistant", "content": output}]}
-
-
-_READERS: dict[str, Callable[[Format, Mapping[str, Any]], Row]] = {
-    "prompt_completion": _prompt_completion,
-    "answer": _answer,
-    "messages": _messages,
-    "sharegpt": _sharegpt,
-    "alpaca": _alpaca,
-}
