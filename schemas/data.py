@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -30,6 +31,8 @@ class FileSource(_Source):
     """The text encoding; bytes it cannot read are an error that names the file and the offset."""
     numbers_as_text: bool = False
     """Take a number in a text column as the text it was written as; without it such a row is rejected."""
+    roles: dict[str, Literal["system", "user", "assistant", "tool"]] = {}
+    """The file's own role words in conversations, beside the known ones: `{bing: assistant}`."""
 
 
 class HubSource(_Source):
@@ -49,6 +52,8 @@ class HubSource(_Source):
     """Finery's column to the data set's."""
     numbers_as_text: bool = False
     """Take a number in a text column as the text it was written as; without it such a row is rejected."""
+    roles: dict[str, Literal["system", "user", "assistant", "tool"]] = {}
+    """The file's own role words in conversations, beside the known ones: `{bing: assistant}`."""
 
 
 class ReasoningGymSource(_Source):
@@ -137,7 +142,17 @@ class Reasoning(Model):
     answer: str = "#### {answer}\n"
     """How the answer is written; white space at the end of the whole is dropped."""
     extract: Literal["auto", "hash", "boxed", "tag", "think"] = "auto"
-    """How a completion without a `cot` column is taken apart: before `####`, the text with `\\boxed{}`, around an <answer> tag, within <think>; `auto` takes the first that is there."""
+    """How a completion without a `cot` column is taken apart: the chain of thought is what stands within <think>, around an <answer> tag, the whole text with `\\boxed{}`, or what stands before `####`; `auto` takes the first of these that is there."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Reasoning:
+        for field, name in (("cot", "cot"), ("answer", "answer")):
+            found = re.findall(r"\{(\w+)\}", getattr(self, field))
+            if wrong := [other for other in found if other != name]:
+                raise refuse("{wrong} is no placeholder of it; it has {name}", field=field, wrong="{" + wrong[0] + "}", name="{" + name + "}")  # fmt: skip
+            if len(found) != 1:
+                raise refuse("must hold {name} once", field=field, name="{" + name + "}")
+        return self
 
 
 class Balance(Model):
@@ -147,6 +162,12 @@ class Balance(Model):
     """The field whose values are balanced: `meta.NAME`, or `source`."""
     power: Annotated[float, Field(gt=0, le=1)] = 1.0
     """A row of a value that n rows have is drawn with weight n^-power: 1 makes all values equally likely, 0.5 is between that and the data."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Balance:
+        if self.by != "source" and not re.fullmatch(r"meta\..+", self.by):
+            raise refuse("must be meta.NAME or source", field="by")
+        return self
 
 
 class Curriculum(Model):
@@ -163,6 +184,8 @@ class Curriculum(Model):
     def _check(self) -> Curriculum:
         if (self.by is None) == (self.difficulty is None):
             raise refuse("needs one of `by` and `difficulty`")
+        if self.by is not None and self.by != "length" and not re.fullmatch(r"meta\..+", self.by):
+            raise refuse("must be meta.NAME or length", field="by")
         return self
 
 
@@ -240,6 +263,8 @@ class DataStage(Stage):
         self._check_tokens()
         if self.verify:
             check_rewards(self.verify, field="verify")
+        if self.balance and self.curriculum:
+            raise refuse("draws rows by weight, and curriculum keeps their order; give one of them", field="balance")
         if self.verify_completion and not self.verify:
             raise refuse("needs `verify`, the reward that judges completions", field="verify_completion")
         return self
