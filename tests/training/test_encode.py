@@ -16,7 +16,7 @@ from finery.errors import InputError, StageError
 from finery.training.collate import pad
 from finery.training.encode import IGNORED, encode
 from finery.training.models import load_tokenizer
-from finery.training.sampling import render_prompt
+from finery.training.rendering import render_prompt
 
 ROOT = Path(__file__).parents[2]
 CASES = ROOT / "tests" / "cases"

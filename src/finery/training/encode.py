@@ -1,6 +1,6 @@
 """Rows to token ids and labels: the one place where a training row is rendered.
 
-Prompts are rendered exactly as `finery.training.sampling.render_prompt` renders them for sampling, so a model is
+Prompts are rendered exactly as `finery.training.rendering.render_prompt` renders them for sampling, so a model is
 trained on the very tokens it will be asked to complete. N is rows, T a row's tokens.
 """
 
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from finery.contract import StageContext
 from finery.errors import InputError, StageError
-from finery.training.sampling import render_prompt
+from finery.training.rendering import render_prompt
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -115,7 +115,7 @@ def encode(
     names: list[str] = []
     rejected: list[tuple[str, str]] = []
     cut: list[str] = []
-    for row, rendered in _render(rows, tokenizer, ends, completion_only, assistant_only, name):
+    for row, rendered in render(rows, tokenizer, ends, completion_only, assistant_only, name):
         reason = rendered if isinstance(rendered, str) else _unfit(rendered, max_length, overlong)
         if reason or isinstance(rendered, str):
             rejected.append((row["id"], str(reason)))
@@ -162,7 +162,7 @@ def _unfit(rendered: Rendered, max_length: int, overlong: str) -> str | None:
     return None
 
 
-def _render(
+def render(
     rows: Sequence[Mapping[str, Any]],
     tokenizer: PreTrainedTokenizerBase,
     ends: Collection[int],
@@ -170,7 +170,7 @@ def _render(
     assistant_only: bool,
     name: str,
 ) -> Iterator[tuple[Mapping[str, Any], Rendered | str]]:
-    """Each row with its tokens, or with the reason for which it has none."""
+    """Each row with its tokens, or with the reason for which it has none; the arguments are those of `encode`."""
     texts = [row for row in rows if _is_text(row)]
     if texts and assistant_only:
         raise InputError(f"{name}: assistant_only_loss is for rows of messages; row {texts[0]['id']} is text")

@@ -25,7 +25,7 @@ from finery.training.arguments import lora_config, quietly, trainer_arguments
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.prompts import PromptPlan
-from finery.training.sampling import render_prompt
+from finery.training.rendering import render_prompt
 
 if TYPE_CHECKING:
     from finery.rewards.rewardset import RewardSet, Scores
