@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset, write_dataset
+from finery.data.order import CURRICULUM, is_ordered, weights_of
 from finery.errors import StageError
 from finery.rewards import build
 from finery.rewards.rewardset import conversational
@@ -55,19 +56,24 @@ def run(config: DistillStage, inputs: Mapping[str, Path], context: StageContext)
 
     checkpoints = start(context)
     chains = _draw(config, inputs, context)
+    ordered = is_ordered(inputs["data"])
     info = {"teacher_accuracy": round(chains.accuracy, 6), "verified": config.verified, **chains.counts}
+    info |= {"order": CURRICULUM} if ordered else {}
     write_dataset(chains.rows, context.output("chains"), info=info)
     model, tokenizer = _student(config, inputs, context)
     ends = end_ids(model, tokenizer)
 
-    def tokens(name: str, rows: list[Row]) -> Any:
-        encoded = encode(rows, tokenizer, ends=ends, max_length=config.max_length, name=name)
+    def tokens(name: str, rows: list[Row], *, ordered: bool) -> Any:
+        encoded = encode(rows, tokenizer, ends=ends, max_length=config.max_length, ordered=ordered, name=name)
         if checkpoints[1] is None:
             warn_of_rows(encoded, context, name, config.max_length)
         return encoded
 
-    data = tokens("chains", chains.rows)
-    replay = (tokens("replay.data", read_dataset(inputs["replay.data"])), config.replay) if config.replay else None
+    data = tokens("chains", chains.rows, ordered=ordered)
+    replay = None
+    if config.replay:
+        folder = inputs["replay.data"]
+        replay = tokens("replay.data", read_dataset(folder), ordered=is_ordered(folder)), config.replay
     trained = train_sft(
         model, tokenizer, config, context, data=data, replay=replay, lora=config.lora, resume=checkpoints
     )
@@ -93,6 +99,7 @@ def _draw(config: DistillStage, inputs: Mapping[str, Path], context: StageContex
     rows, _ = prompts_of(read_dataset(inputs["data"]), "data", config.max_prompts)
     if not rows:
         raise StageError("data: there are no prompts")
+    weights_of(rows, "data")  # one that cannot be used is found before anything is drawn
     judged = measure(
         Subject(inputs["teacher"], context.bases, config.resources.gpus),
         rows,
@@ -103,11 +110,16 @@ def _draw(config: DistillStage, inputs: Mapping[str, Path], context: StageContex
         counter=Counter(context, len(rows) * config.samples_per_prompt),
         note="teacher",
     )
-    return _choose(config, rows, judged, context.seed)
+    return _choose(config, rows, judged, context.seed, ordered=is_ordered(inputs["data"]))
 
 
-def _choose(config: DistillStage, rows: Sequence[Row], judged: Sequence[Sequence[Judged]], seed: int) -> _Chains:
+def _choose(
+    config: DistillStage, rows: Sequence[Row], judged: Sequence[Sequence[Judged]], seed: int, *, ordered: bool
+) -> _Chains:
     """Which chains are learned. One that was cut is not: its end would be learned in the wrong place.
+
+    They are shuffled, or stay in the order of the prompts where the data asks for its order; a chain has its
+    prompt's weight.
 
     Raises:
         StageError: none is left.
@@ -134,7 +146,7 @@ def _choose(config: DistillStage, rows: Sequence[Row], judged: Sequence[Sequence
                 counts["repeated"] += 1
                 continue
             seen.add((row["id"], one.text))
-            kept = {name: row[name] for name in ("id", "prompt", "answer", "meta") if name in row}
+            kept = {name: row[name] for name in ("id", "prompt", "answer", "meta", "weight") if name in row}
             chosen.append(kept | {"completion": conversational(row["prompt"], one.text)})
     if not chosen:
         raise StageError(
@@ -142,8 +154,10 @@ def _choose(config: DistillStage, rows: Sequence[Row], judged: Sequence[Sequence
             f"{counts['truncated']} were cut at {config.sampling.max_completion_length} tokens; try a better teacher, "
             "more samples_per_prompt, or a larger sampling.max_completion_length"
         )
-    random.Random(seed).shuffle(chosen)
-    return _Chains(chosen[: config.max_rows], counts, dict(sorted(by_level.items())))
+    places = list(range(len(chosen)))
+    random.Random(seed).shuffle(places)
+    places = sorted(places[: config.max_rows]) if ordered else places[: config.max_rows]
+    return _Chains([chosen[place] for place in places], counts, dict(sorted(by_level.items())))
 
 
 def _student(config: DistillStage, inputs: Mapping[str, Path], context: StageContext) -> tuple[Any, Any]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset
+from finery.data.order import is_ordered, weights_of
 from finery.errors import StageError
 from finery.rewards import build
 from finery.schemas.grpo import GrpoStage
@@ -47,6 +48,8 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
         batch=groups,
         seed=context.seed,
         warn=context.warn,
+        weights=weights_of(rows, "data"),
+        ordered=is_ordered(inputs["data"]),
     )
     tokenizer = load_tokenizer(inputs["model"])
     trained = train_grpo(

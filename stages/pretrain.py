@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset
+from finery.data.order import is_ordered
 from finery.errors import InputError
 from finery.schemas.pretrain import PretrainStage
 
@@ -33,7 +34,9 @@ def run(config: PretrainStage, inputs: Mapping[str, Path], context: StageContext
     rows = {field: _text_rows(inputs[field], field) for field in ("data", "replay.data") if field in inputs}
     tokenizer = make_tokenizer(config.tokenizer, _texts(rows))
     model = new_llama(config.architecture, tokenizer, context.seed)
-    encoded = {field: _encode(config, field, of, tokenizer) for field, of in rows.items()}
+    encoded = {
+        field: _encode(config, field, of, tokenizer, ordered=is_ordered(inputs[field])) for field, of in rows.items()
+    }
     if checkpoints[1] is None:
         _warn(config, context, encoded, tokenizer)
     trained = train_sft(
@@ -71,11 +74,17 @@ def _texts(rows: Mapping[str, Sequence[Row]]) -> Iterator[str]:
     return (row["prompt"] + row["completion"] for of in rows.values() for row in of)
 
 
-def _encode(config: PretrainStage, field: str, rows: Sequence[Row], tokenizer: Any) -> Encoded:
+def _encode(config: PretrainStage, field: str, rows: Sequence[Row], tokenizer: Any, *, ordered: bool) -> Encoded:
     from finery.training.encode import encode
 
     return encode(
-        rows, tokenizer, ends=[tokenizer.eos_token_id], max_length=config.max_length, overlong="reject", name=field
+        rows,
+        tokenizer,
+        ends=[tokenizer.eos_token_id],
+        max_length=config.max_length,
+        overlong="reject",
+        ordered=ordered,
+        name=field,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset
+from finery.data.order import is_ordered
 from finery.errors import InputError
 from finery.schemas.sft import SftStage
 
@@ -40,6 +41,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
             completion_only=config.completion_only_loss,
             # replay is learned as it comes: it may be text beside messages
             assistant_only=config.assistant_only_loss and field != "replay.data",
+            ordered=is_ordered(inputs[field]),
             name=field,
         )
         if checkpoints[1] is None:

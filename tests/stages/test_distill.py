@@ -135,6 +135,26 @@ def test_a_student_of_ones_own_may_have_another_tokenizer(tmp_path: Path, inputs
     assert len(load_tokenizer(context.output("model"))) == len(tokenizer)
 
 
+def test_chains_keep_the_order_of_a_curriculum_and_the_weights_of_their_prompts(
+    tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    rows = read_dataset(inputs["data"])
+    weights = {row["id"]: 1.0 + place for place, row in enumerate(rows)}
+    write_dataset(rows, tmp_path / "ordered", info={"order": "curriculum"})
+    write_dataset([{**row, "weight": weights[row["id"]]} for row in rows], tmp_path / "weighted")
+    ordered, weighted = _context(tmp_path / "one"), _context(tmp_path / "two")
+    distill.run(_config(max_rows=9), inputs | {"data": tmp_path / "ordered"}, ordered)
+    distill.run(_config(), inputs | {"data": tmp_path / "weighted"}, weighted)
+    places = {row["id"]: place for place, row in enumerate(rows)}
+    chains = [places[row["id"]] for row in read_dataset(ordered.output("chains"))]
+    assert len(chains) == 9
+    assert chains == sorted(chains)
+    assert json.loads((ordered.output("chains") / "dataset.json").read_text())["order"] == "curriculum"
+    drawn = read_dataset(weighted.output("chains"))
+    assert [row["weight"] for row in drawn] == [weights[row["id"]] for row in drawn]
+    assert [row["id"] for row in drawn] != sorted((row["id"] for row in drawn), key=places.__getitem__)
+
+
 def test_no_chain_that_passes_is_an_error(tmp_path: Path, inputs: dict[str, Path]) -> None:
     config = _config(sampling={"max_completion_length": 1})
     with pytest.raises(StageError, match=r"none of the teacher's 64 chains can be learned: 0 passed.*64 were cut"):

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 
 import numpy as np
 
-from finery.training.collate import Feed, pad, permutation, split_by_length
+from finery.training.collate import Feed, Passes, pad, permutation, split_by_length, weighted
 from finery.training.encode import Encoded
 
 
@@ -54,6 +55,44 @@ def test_a_micro_batch_depends_on_seed_epoch_and_place_alone() -> None:
 
 def test_permutations_are_pinned() -> None:
     assert permutation(6, 7, "own", 0).tolist() == [5, 1, 4, 3, 2, 0]
+
+
+def test_weighted_rows_are_drawn_with_replacement_as_often_as_their_weights_say() -> None:
+    data = dataclasses.replace(_data([2] * 4, "w"), weights=np.array([1.0, 2.0, 3.0, 4.0]))
+    feed = Feed(data, 3, 5, replay=data, replay_batch_size=2)
+    assert len(feed) == 2
+    drawn, replayed = [], []
+    for epoch in range(2000):
+        feed.set_epoch(epoch)
+        rows = [feed.rows(index) for index in range(2)]
+        assert [len(own) for own, _ in rows] == [3, 1]
+        drawn += [row for own, _ in rows for row in own]
+        replayed += [row for _, replay in rows for row in replay]
+    for rows in (drawn, replayed):
+        shares = np.bincount(rows, minlength=4) / len(rows)
+        # five standard errors of a share of 8000 draws
+        assert np.abs(shares - [0.1, 0.2, 0.3, 0.4]).max() < 0.028
+    assert drawn != replayed
+
+
+def test_weighted_draws_are_pinned_and_depend_on_seed_stream_and_pass_alone() -> None:
+    weights = np.array([1.0, 1.0, 8.0])
+    assert weighted(weights, 7, "own", 0).tolist() == [2, 2, 0]
+    data = dataclasses.replace(_data([2, 2, 2], "w"), weights=weights)
+    walked, jumped = Passes(data, 7, "own"), Passes(data, 7, "own")
+    passes = [walked.rows(index).tolist() for index in range(6)]
+    assert jumped.rows(4).tolist() == passes[4]
+    assert len({tuple(rows) for rows in passes}) > 1
+
+
+def test_an_order_is_kept_in_every_pass() -> None:
+    data = dataclasses.replace(_data([2] * 5, "o"), ordered=True)
+    feed = Feed(data, 2, 5, replay=data, replay_batch_size=3)
+    for epoch in (0, 3):
+        feed.set_epoch(epoch)
+        assert [feed.rows(index)[0] for index in range(3)] == [[0, 1], [2, 3], [4]]
+    feed.set_epoch(0)
+    assert [row for index in range(3) for row in feed.rows(index)[1]] == [0, 1, 2, 3, 4, 0, 1, 2, 3]
 
 
 def test_sub_batches_hold_the_rows_padded_no_further_than_their_longest() -> None:

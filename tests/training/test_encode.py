@@ -165,3 +165,24 @@ def test_messages_without_a_template_and_prompts_without_completions_are_errors(
         encode([{"id": "a", "messages": messages}], _base(), ends=[1], max_length=8)
     with pytest.raises(InputError, match="row a has no completion"):
         encode([{"id": "a", "prompt": "1", "answer": "2"}], _base(), ends=[1], max_length=8, name="data")
+
+
+def test_weights_and_the_order_come_with_the_rows_that_are_kept() -> None:
+    rows = [
+        {"id": str(n), "prompt": "hi", "completion": text, "weight": n + 1.0}
+        for n, text in enumerate([" yo", "", " yo"])
+    ]
+    got = encode(rows, _tiny(), ends=[2], max_length=8, ordered=True)
+    assert got.weights is not None
+    assert (got.weights.tolist(), got.names, got.ordered) == ([1.0, 3.0], ["0", "2"], True)
+    plain = encode([{n: v for n, v in row.items() if n != "weight"} for row in rows], _tiny(), ends=[2], max_length=8)
+    assert (plain.weights, plain.ordered) == (None, False)
+    with pytest.raises(InputError, match="row 1 has weight None"):
+        encode([rows[0], {**rows[1], "weight": None}], _tiny(), ends=[2], max_length=8)
+
+
+@pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), "1"])
+def test_a_weight_that_nothing_can_be_drawn_by_is_an_error(weight: Any) -> None:
+    rows = [{"id": "a", "prompt": "hi", "completion": "yo", "weight": weight}]
+    with pytest.raises(InputError, match=r"data: row a has weight"):
+        encode(rows, _tiny(), ends=[2], max_length=8)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -12,8 +13,10 @@ from finery.training.prompts import PromptPlan
 IDS = [f"p{index}" for index in range(6)]
 
 
-def _plan(tracker: DifficultyTracker, said: list[str], *, policy: str = "epoch_filter", batch: int = 2) -> PromptPlan:
-    return PromptPlan(IDS, tracker, policy=policy, band=[0.2, 0.8], batch=batch, seed=5, warn=said.append)  # type: ignore[arg-type]
+def _plan(
+    tracker: DifficultyTracker, said: list[str], *, policy: str = "epoch_filter", batch: int = 2, **more: Any
+) -> PromptPlan:
+    return PromptPlan(IDS, tracker, policy=policy, band=[0.2, 0.8], batch=batch, seed=5, warn=said.append, **more)  # type: ignore[arg-type]
 
 
 def _known(**solved: int) -> DifficultyTracker:
@@ -72,20 +75,36 @@ def test_fewer_prompts_than_a_batch_are_repeated() -> None:
     assert {drawn.count(position) for position in range(6)} <= {2, 3}
 
 
+def test_an_order_is_kept_in_every_pass_and_the_filter_still_leaves_out() -> None:
+    plan = _plan(_known(p0=0, p4=16), [], ordered=True)
+    assert [plan.draw(2) for _ in range(4)] == [[1, 2], [3, 5], [1, 2], [3, 5]]
+    assert _plan(_known(p0=0, p1=16, p2=14, p3=1, p4=16, p5=8), [], batch=3, ordered=True).draw(3) == [2, 3, 5]
+
+
+def test_weighted_prompts_are_drawn_with_replacement_among_those_in_the_band() -> None:
+    weights = [1.0, 1.0, 2.0, 2.0, 2.0, 8.0]
+    plan = _plan(_known(p5=16), [], weights=weights)
+    drawn = [position for _ in range(4000) for position in plan.draw(2)]
+    assert plan.passes == 1600
+    shares = [drawn.count(position) / len(drawn) for position in range(6)]
+    assert shares == pytest.approx([0.125, 0.125, 0.25, 0.25, 0.25, 0], abs=0.025)
+
+
+@pytest.mark.parametrize("more", [{}, {"ordered": True}, {"weights": [1.0, 5.0, 1.0, 1.0, 2.0, 2.0]}])
 @pytest.mark.parametrize("before", [1, 3, 4])
-def test_a_plan_goes_on_from_its_state(before: int) -> None:
+def test_a_plan_goes_on_from_its_state(before: int, more: dict[str, Any]) -> None:
     def visit(plan: PromptPlan) -> list[int]:
         drawn = plan.draw(2)
         plan.tracker.update([IDS[p] for p in drawn for _ in range(4)], [p < 3 for p in drawn for _ in range(4)])
         return drawn
 
-    whole = _plan(DifficultyTracker(), [])
+    whole = _plan(DifficultyTracker(), [], **more)
     expected = [visit(whole) for _ in range(8)]
-    killed = _plan(DifficultyTracker(), [])
+    killed = _plan(DifficultyTracker(), [], **more)
     for _ in range(before):
         visit(killed)
     state = json.loads(json.dumps(killed.state_dict()))
-    resumed = _plan(DifficultyTracker(), [])
+    resumed = _plan(DifficultyTracker(), [], **more)
     resumed.load_state_dict(state)
     assert [visit(resumed) for _ in range(8 - before)] == expected[before:]
     assert resumed.state_dict() == whole.state_dict()

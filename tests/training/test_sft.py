@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import resource
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -148,6 +150,20 @@ def test_a_killed_run_ends_in_the_bytes_of_an_undisturbed_one(
         assert _same(_weights(again), _weights(expected))
         assert _logged(context) == _logged(whole)
         assert again.metrics == expected.metrics
+
+
+def test_weighted_and_ordered_data_resume_in_the_same_bytes_too(
+    tmp_path: Path, tokenizer: Any, data: Encoded, replay: tuple[Encoded, Replay]
+) -> None:
+    heavy = dataclasses.replace(data, weights=np.array([20.0] + [1.0] * (len(data) - 1)))
+    more = {"replay": (dataclasses.replace(replay[0], ordered=True), replay[1])}
+    expected = _train(_context(tmp_path / "whole"), tokenizer, heavy, **more)
+    with pytest.raises(Killed):
+        _train(_context(tmp_path / "killed", dies_at=5), tokenizer, heavy, **more)
+    again = _train(_context(tmp_path / "killed"), tokenizer, heavy, **more)
+    assert _same(_weights(again), _weights(expected))
+    plain = _train(_context(tmp_path / "plain"), tokenizer, data, **more)
+    assert not _same(_weights(plain), _weights(expected))
 
 
 def test_a_run_that_died_after_its_last_step_only_reads_its_checkpoint(

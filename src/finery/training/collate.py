@@ -27,13 +27,14 @@ SubBatch = dict[str, torch.Tensor]
 class Feed(Dataset):  # type: ignore[type-arg]
     """The micro-batches of an epoch; item i of epoch e depends on (seed, e, i) alone, so resuming needs no state.
 
-    Own rows are a permutation of the data for each epoch, its last micro-batch the remainder. Replay rows are
-    taken from an endless stream of permutations of the replay data, at the place that (e, i) has in it.
+    Own rows are one pass over the data for each epoch, its last micro-batch the remainder. Replay rows are taken from
+    an endless stream of passes over the replay data, at the place that (e, i) has in it. A pass is a permutation, or
+    what `Passes` makes of weights or an order.
 
     Args:
         own: the stage's data.
         batch_size: own rows of a micro-batch.
-        seed: of the permutations.
+        seed: of the passes.
         replay: data shown beside it, or None.
         replay_batch_size: its rows of a micro-batch.
         pad_id: any token id; padding is masked by position.
@@ -55,6 +56,8 @@ class Feed(Dataset):  # type: ignore[type-arg]
         self.replay, self.replay_batch_size = replay, replay_batch_size
         self.pad_id, self.split = pad_id, split
         self._epoch = 0
+        self._own = Passes(own, seed, "own")
+        self._replay = Passes(replay, seed, "replay") if replay is not None else None
 
     def __len__(self) -> int:
         return -(-len(self.own) // self.batch_size)
@@ -72,20 +75,46 @@ class Feed(Dataset):  # type: ignore[type-arg]
 
     def rows(self, index: int) -> tuple[list[int], list[int]]:
         """The own and the replay rows of micro-batch `index` of the current epoch, as positions in their data."""
-        order = permutation(len(self.own), self.seed, "own", self._epoch)
+        order = self._own.rows(self._epoch)
         own = order[index * self.batch_size : (index + 1) * self.batch_size].tolist()
-        if self.replay is None:
+        if self._replay is None or self.replay is None:
             return own, []
         first = (self._epoch * len(self) + index) * self.replay_batch_size
         size = len(self.replay)
         places = range(first, first + self.replay_batch_size)
-        return own, [int(permutation(size, self.seed, "replay", place // size)[place % size]) for place in places]
+        return own, [int(self._replay.rows(place // size)[place % size]) for place in places]
 
     def pad(self, data: Encoded, rows: Sequence[int]) -> list[SubBatch]:
         """Those rows as sub-batches."""
         lengths = data.lengths[list(rows)].tolist()
         groups = split_by_length(lengths, SPLIT_COST) if self.split else [list(range(len(rows)))]
         return [pad([data.row(rows[place]) for place in group], self.pad_id) for group in groups]
+
+
+class Passes:
+    """The rows of each pass over a data set, N of them, from (seed, stream, pass) alone.
+
+    Args:
+        data: with an order, every pass is that order; with weights, a pass is N draws with replacement, each row with
+            probability weight / sum of weights; else a permutation.
+        seed: of the draws.
+        stream: keeps apart what is drawn from one seed.
+    """
+
+    def __init__(self, data: Encoded, seed: int, stream: str) -> None:
+        self._size, self._weights, self._seed, self._stream = len(data), data.weights, seed, stream
+        self._order = np.arange(len(data)) if data.ordered else None
+        self._last: tuple[int, NDArray[np.int64]] | None = None
+
+    def rows(self, index: int) -> NDArray[np.int64]:
+        """Positions in the data, int64 [N]."""
+        if self._order is not None:
+            return self._order
+        if self._weights is None:
+            return permutation(self._size, self._seed, self._stream, index)
+        if self._last is None or self._last[0] != index:
+            self._last = (index, weighted(self._weights, self._seed, self._stream, index))
+        return self._last[1]
 
 
 def pad(rows: Sequence[tuple[NDArray[np.int32], NDArray[np.int32]]], pad_id: int) -> SubBatch:
@@ -138,6 +167,17 @@ def first_item(items: Sequence[Any]) -> Any:
 @lru_cache(maxsize=4)
 def permutation(size: int, seed: int, stream: str, index: int) -> NDArray[np.int64]:
     """The index-th permutation of range(size) in a stream, from (seed, stream, index) alone."""
+    return np.argsort(_random(size, seed, stream, index), kind="stable")
+
+
+def weighted(weights: NDArray[np.float64], seed: int, stream: str, index: int) -> NDArray[np.int64]:
+    """The index-th N draws with replacement from N rows by weight, int64 [N], by inversion of the cumulated weights."""
+    ends = np.cumsum(weights)
+    uniform = (_random(len(weights), seed, f"{stream}/weighted", index) >> np.uint64(11)) * 2.0**-53
+    return np.searchsorted(ends, uniform * ends[-1], side="right").clip(max=len(weights) - 1)
+
+
+def _random(size: int, seed: int, stream: str, index: int) -> NDArray[np.uint64]:
+    """uint64 [size]: the raw output of Philox, which numpy keeps from version to version."""
     digest = hashlib.sha256(f"{seed}/{stream}/{index}".encode()).digest()
-    keys = np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(size)
-    return np.argsort(keys, kind="stable")
+    return np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(size)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from finery.contract import StageContext
+from finery.data.order import weights_of
 from finery.errors import InputError, StageError
 from finery.training.rendering import render_prompt
 
@@ -54,6 +55,8 @@ class Encoded:
         names: the rows' ids, [N].
         rejected: (row id, reason) of every row left out.
         cut: the ids of rows that lost their end to max_length and are kept.
+        weights: float64 [N], how often rows are drawn relative to each other; None where all are equal.
+        ordered: the rows are to be taken in their order.
     """
 
     ids: NDArray[np.int32]
@@ -62,6 +65,8 @@ class Encoded:
     names: list[str]
     rejected: list[tuple[str, str]] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
+    weights: NDArray[np.float64] | None = None
+    ordered: bool = False
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -86,6 +91,7 @@ def encode(
     overlong: Literal["cut", "reject"] = "cut",
     completion_only: bool = True,
     assistant_only: bool = False,
+    ordered: bool = False,
     name: str = "data",
 ) -> Encoded:
     """Render rows of prompt and completion, or of messages, to tokens and labels.
@@ -100,19 +106,22 @@ def encode(
             entirely is rejected either way (case T2).
         completion_only: learn only the completion of rows of prompt and completion.
         assistant_only: learn only what the template marks with {% generation %}.
+        ordered: the data set asks for its order (`finery.data.order.is_ordered`).
         name: the input's name, for messages.
 
     Raises:
         InputError: a row has neither completion nor messages, or messages cannot be rendered, or assistant_only
-            is asked of a template without {% generation %} (case T3).
+            is asked of a template without {% generation %} (case T3), or only some rows have a weight.
         StageError: no row is left; the message says why.
     """
     if tokenizer.eos_token_id is None:
         raise InputError("the tokenizer has no EOS token, so the model could not learn to stop; set eos_token")
     if assistant_only:
         _check_generation_marks(tokenizer)
+    is_weighted = weights_of(rows, name) is not None
     chunks: list[Rendered] = []
     names: list[str] = []
+    weights: list[float] = []
     rejected: list[tuple[str, str]] = []
     cut: list[str] = []
     for row, rendered in render(rows, tokenizer, ends, completion_only, assistant_only, name):
@@ -125,13 +134,16 @@ def encode(
             rendered = Rendered(rendered.ids[:max_length], rendered.target[:max_length], rendered.start)
         chunks.append(rendered)
         names.append(row["id"])
+        weights.append(row.get("weight", 1.0))
     if not chunks:
         what = f"row {rejected[0][0]}: {rejected[0][1]}" if rejected else "it is empty"
         raise StageError(f"{name}: none of its {len(rows)} rows can be trained on ({what})")
     ids = np.fromiter((i for chunk in chunks for i in chunk.ids), dtype=np.int32)
     target = np.fromiter((t for chunk in chunks for t in chunk.target), dtype=bool)
     offsets = np.concatenate([[0], np.cumsum([len(chunk.ids) for chunk in chunks])]).astype(np.int64)
-    return Encoded(ids, np.where(target, ids, IGNORED).astype(np.int32), offsets, names, rejected, cut)
+    drawn = np.array(weights, dtype=np.float64) if is_weighted else None
+    labels = np.where(target, ids, IGNORED).astype(np.int32)
+    return Encoded(ids, labels, offsets, names, rejected, cut, drawn, ordered)
 
 
 def warn_of_rows(encoded: Encoded, context: StageContext, name: str, max_length: int) -> None:

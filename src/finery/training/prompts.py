@@ -14,6 +14,9 @@ Warn = Callable[[str], None]
 class PromptPlan:
     """Passes over prompts, in an order that depends on (seed, pass) and on the tracker's state at its start.
 
+    A pass is a permutation of its prompts; with `weights`, as many draws with replacement as it has prompts; `ordered`,
+    its prompts in the order of the data.
+
     With the policy `epoch_filter`, prompts whose estimated pass rate lies outside the band sit a pass out; one that
     was never sampled is always in. When fewer than a batch are left, those nearest to the band fill it, and that is
     said once.
@@ -25,6 +28,8 @@ class PromptPlan:
         band: [low, high] of the estimate.
         batch: prompts drawn at once.
         seed: of the order.
+        weights: how often prompts are drawn relative to each other; None where all are equal.
+        ordered: keep the order of `ids`.
         warn: takes a sentence for the user.
     """
 
@@ -38,18 +43,29 @@ class PromptPlan:
         batch: int,
         seed: int,
         warn: Warn,
+        weights: Sequence[float] | None = None,
+        ordered: bool = False,
     ) -> None:
         self.tracker = tracker
         self.passes = 0
         self.candidates = 0
         self._ids, self._policy, self._band = list(ids), policy, (band[0], band[1])
         self._batch, self._seed, self._warn = batch, seed, warn
+        self._weights, self._ordered = weights, ordered
         self._waiting: list[int] = []
         self._has_warned = False
 
     def draw(self, count: int) -> list[int]:
-        """The next `count` prompts, distinct as long as there are so many; a new pass begins where one ends."""
+        """The next `count` prompts, distinct as long as there are so many; a new pass begins where one ends.
+
+        Weighted draws are not held to be distinct: that would bend the weights.
+        """
         drawn: list[int] = []
+        if self._weights is not None:
+            while len(self._waiting) < count:
+                self._waiting += self._begin_pass()
+            drawn, self._waiting = self._waiting[:count], self._waiting[count:]
+            return drawn
         while len(drawn) < count:
             fresh = [position for position in self._waiting if position not in drawn]
             if not fresh:
@@ -81,7 +97,11 @@ class PromptPlan:
 
     def _begin_pass(self) -> list[int]:
         chosen = self._filtered() if self._policy == "epoch_filter" else list(range(len(self._ids)))
-        random.Random(f"{self._seed}/{self.passes}").shuffle(chosen)
+        rng = random.Random(f"{self._seed}/{self.passes}")
+        if self._weights is not None:
+            chosen = rng.choices(chosen, [self._weights[position] for position in chosen], k=len(chosen))
+        elif not self._ordered:
+            rng.shuffle(chosen)
         self.passes += 1
         self.candidates = len(chosen)
         return chosen

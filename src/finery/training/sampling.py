@@ -19,7 +19,7 @@ from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
 
 from finery.errors import InputError, StageError
 from finery.schemas.training import Sampling
-from finery.training.rendering import end_ids_of, render_prompt, render_prompts
+from finery.training.rendering import end_ids_of, render_prompts
 
 COMPACT_AT = 0.25
 """Finished rows leave the batch once they are this part of it: the cache is copied then, as at every step."""
