@@ -1,0 +1,51 @@
+"""Hashes of n-grams: 64 bits, the same on every machine and in every process."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Hashes = NDArray[np.uint64]
+
+
+def hash64(text: str, salt: str = "") -> int:
+    """BLAKE2b of a text, 64 bits."""
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8, person=salt.encode()).digest()
+    return int.from_bytes(digest, "little")
+
+
+def multipliers(count: int, salt: str) -> Hashes:
+    """`count` odd 64-bit numbers, drawn by hashing their place; salts make independent ones."""
+    import numpy as np
+
+    return np.array([hash64(str(place), salt) | 1 for place in range(count)], dtype=np.uint64)
+
+
+def word_hashes(words: Iterable[str], count: int) -> Hashes:
+    """CRC-32 of each of `count` words: cheap, and multiplied by 64-bit numbers before anything is told by it."""
+    import numpy as np
+
+    return np.fromiter((crc32(word.encode()) for word in words), dtype=np.uint64, count=count)
+
+
+def ngram_hashes(hashes: Hashes, by: Hashes) -> Hashes:
+    """Hashes of all n-grams of a sequence: h_i = sum over j of hashes[i + j] * by[j] mod 2^64.
+
+    Multilinear hashing (Lemire and Kaser, arXiv 1202.4961, section 3); the high bits are the good ones.
+
+    Args:
+        hashes: uint64, [length]; at least as many as `by`.
+        by: uint64, [n].
+
+    Returns:
+        uint64, [length - n + 1].
+    """
+    import numpy as np
+
+    return np.correlate(hashes, by, "valid")
