@@ -72,7 +72,8 @@ NAME = "is not a name: a letter a-z, then up to 62 of a-z, 0-9, _ and - (^[a-z][
         ("    rewards: [{kind: answer}]\n  exam", "    rewards: answer\n  exam", "16:14 stages.grpo.rewards: must be a "
          "list of at least 1 item, not answer: write [{kind: answer}]"),
         ("    rewards: [{kind: answer}]\n  exam", "    rewards: [answer]\n  exam", "16:15 stages.grpo.rewards.0: must "
-         "be a map whose kind is one of answer, format, reasoning_gym, python, not answer: write {kind: answer}"),
+         "be a map whose kind is one of answer, format, length, regex, choice, json_schema, steps, repetition, "
+         "code_tests, sql, reasoning_gym, python, not answer: write {kind: answer}"),
         ("k: [1, 8]", "k: 8", "20:72 stages.exam.suites.domain.k: must be a list, not 8: write [8]"),
     ],
 )  # fmt: skip

@@ -16,6 +16,7 @@ from finery.language.check import Stages, check_cycles, check_references
 from finery.language.exam import check_conditions
 from finery.language.explain import Explained, explain
 from finery.language.fields import type_of
+from finery.language.functions import check_functions
 from finery.language.nodes import MAX_BYTES, Node, find, key_place, parse, walk
 from finery.language.problems import Keys, Place, Problem, dotted, render, shown
 from finery.language.secrets import check_secrets, check_text
@@ -73,6 +74,7 @@ def load(path: str | Path, overrides: Sequence[str] = ()) -> Loaded:
     problems += found
     found, needs = check_references(stages)
     problems += found + check_cycles(needs) + check_secrets(root, stages.kinds) + check_conditions(stages)
+    problems += check_functions(stages)
     problems += check_text(source, problems)
     if problems or pipeline is None:
         raise _refusal(problems, file)
