@@ -70,7 +70,7 @@ def test_case_R4_a_hanging_verifier_is_killed_and_the_next_answer_is_judged(monk
     short = worker.Worker(deadline=1.0)
     monkeypatch.setattr(worker, "SHARED", short)
     monkeypatch.setattr(latex, "_within_guards", lambda text: True)
-    latex._verified.cache_clear()
+    latex._verdicts.clear()
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(r4("7", ["\\boxed{9^{9^{9^{9}}}}", "\\boxed{7}"])))
     thread.start()
@@ -123,7 +123,7 @@ def test_numbers_are_read_exactly(text: str, value: Fraction) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "x", "5x", "2 pi", "3 million", "1,23", "12,34,567", "1/0", "\\frac{1}{0}", "1e99999", "5 or 6", "1.2.3",
+    ["", "x", "5x", "2 pi", "1,23", "12,34,567", "1/0", "\\frac{1}{0}", "1e99999", "5 or 6", "1.2.3",
      "12:00", "3^2", "2\\sqrt{2}", "9" * 500, "1-2", "4 5"],
 )  # fmt: skip
 def test_what_is_not_one_number_is_none(text: str) -> None:

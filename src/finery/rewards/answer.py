@@ -4,25 +4,51 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from finery.errors import StageError
 from finery.rewards import latex
-from finery.rewards.extract import after_hash, boxed, extract
-from finery.rewards.numbers import parse_number, same_number
+from finery.rewards.extract import Found, after_hash, boxed, locate
+from finery.rewards.groups import parse_group, same_group
+from finery.rewards.numbers import Number, parse_number, same_number
 from finery.rewards.rewardset import text_of
+from finery.rewards.symbols import plain
 
-_CLOCK = re.compile(r"\d+(?::\d+)+")
+_CLOCK = re.compile(r"[0-9]+(?::[0-9]+)+")
+_WORDS = re.compile(
+    r"\\(?:(?:text|textbf|textit|textnormal|mbox)\s*\{([^{}\\]+)|(?:mathrm|mathbf|operatorname)\s*\{([A-Za-z ]{2,}))\}"
+)
+_NAMED = re.compile(r"^\s*[A-Za-z]\w{0,9}\s*(?:=|:=|等于|为)\s*(?=[^=]+$)")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Whether the answers are equal, None when the gold one cannot be read, and by what; `ask` is left to math-verify."""
+
+    equal: bool | None
+    by: str
+    ask: tuple[str, str] | None = None
 
 
 class AnswerFunction:
-    """1.0 or 0.0 for each completion; None where the row's `answer` cannot be read, whatever the completion."""
+    """1.0 or 0.0 for each completion; None where the row's `answer` cannot be read, whatever the completion.
 
-    def __init__(self, how: str, compare: str) -> None:
+    Args:
+        how: where the final answer stands, as for `extract.locate`.
+        compare: `number` (exact), `text`, `math` (math-verify), or `auto`: numbers, lists of numbers and words when both
+            are, else math-verify.
+        workers: processes of math-verify that may be used at once; they change no score.
+    """
+
+    column = "answer"
+
+    def __init__(self, how: str, compare: str, workers: int = 1) -> None:
         self.how = how
         self.compare = compare
+        self.workers = workers
 
     def __call__(
         self,
@@ -34,26 +60,57 @@ class AnswerFunction:
         if answer is None:
             raise StageError("the reward answer needs rows with an `answer`; these have none")
         cut = truncated or [False] * len(completions)
-        return [
-            self.score(text_of(completion), gold, short)
+        judged = [
+            self._judge(text_of(completion), gold, short)[0]
             for completion, gold, short in zip(completions, answer, cut, strict=True)
         ]
-
-    column = "answer"
-
-    def check(self, row: Mapping[str, Any]) -> str | None:
-        """Why no completion can be judged by this row's answer, or None."""
-        answer = row.get("answer")
-        return "cannot be read as an answer" if self.score("", answer) is None else None
+        return [None if equal is None else float(equal) for equal in self._settled(judged)]
 
     def score(self, text: str, gold: str | None, truncated: bool = False) -> float | None:
         """The score of one completion; a truncated one has no final answer."""
+        return self([text], [gold], [truncated])[0]
+
+    def check(self, row: Mapping[str, Any]) -> str | None:
+        """Why no completion can be judged by this row's answer, or None."""
+        gold = row.get("answer")
+        if gold is None:
+            return "is missing"
+        cleaned = clean_gold(gold)
+        if cleaned is None:
+            return "is empty" if not gold.strip() else "has a mark (#### or \\boxed) with no answer"
+        return gold_fault(cleaned, self.compare)
+
+    def explain(self, row: Mapping[str, Any], completion: str, completion_ids: list[int], truncated: bool) -> str:
+        """What was taken for the answer, from where, and how it compares."""
+        fault = self.check(row)
+        if fault is not None:
+            return f"abstains: the row's answer {fault}"
+        judgement, found = self._judge(completion, row["answer"], truncated)
+        gold = clean_gold(row["answer"])
+        if truncated:
+            return "truncated: a completion that was cut has no final answer"
+        if found is None:
+            return f"no answer found ({self.how})"
+        if found.text is None:
+            return f"no answer {found.where}: empty, or not closed"
+        equal = self._settled([judgement])[0]
+        return f"{found.text[:80]!r} {found.where} {'equals' if equal else 'is not'} {gold!r}, {judgement.by}"
+
+    def _judge(self, text: str, gold: str | None, truncated: bool) -> tuple[Judgement, Found | None]:
         gold = clean_gold(gold) if gold is not None else None
         if gold is None:
-            return None
-        found = None if truncated else extract(text, self.how)
-        equal = compare(gold, found, self.compare)
-        return None if equal is None else float(equal)
+            return Judgement(None, "no gold answer"), None
+        found = None if truncated else locate(text, self.how)
+        given = found.text if found else None
+        if given is None:
+            return Judgement(False if gold_fault(gold, self.compare) is None else None, "no answer"), found
+        return judge(gold, given, self.compare), found
+
+    def _settled(self, judged: Sequence[Judgement]) -> list[bool | None]:
+        """The verdicts, those of math-verify asked for together."""
+        asked = [one.ask for one in judged if one.ask is not None]
+        replies = iter(latex.equal(asked, self.workers)) if asked else iter(())
+        return [one.equal if one.ask is None else next(replies) for one in judged]
 
 
 @lru_cache(maxsize=65536)
@@ -66,39 +123,52 @@ def clean_gold(gold: str) -> str | None:
     return gold.strip().strip("$").strip() or None
 
 
-def compare(gold: str, found: str | None, how: str) -> bool | None:
-    """Whether the found answer equals the gold one; None when the gold one cannot be read.
-
-    Args:
-        gold: the right answer, not empty.
-        found: the completion's, None when it has none.
-        how: `number` (exact), `text`, `math` (math-verify), or `auto`: numbers when both are, else math-verify.
-    """
+@lru_cache(maxsize=65536)
+def gold_fault(gold: str, how: str) -> str | None:
+    """Why no answer can be compared with this gold one, or None."""
     if how == "text":
-        return found is not None and _plain(found) == _plain(gold)
-    if how == "math":
-        return _math(gold, found)
-    right = parse_number(gold)
+        return None
     if how == "number":
-        if right is None:
-            return None
-        given = parse_number(found) if found is not None else None
-        return given is not None and same_number(right, given)
-    if _CLOCK.fullmatch(gold):
-        return found is not None and found.strip(" .$") == gold
-    if right is None:
-        return _math(gold, found)
-    if found is None:
-        return False
-    given = parse_number(found)
-    return same_number(right, given) if given is not None else _math(gold, found)
+        return None if parse_number(gold) else "is not a number"
+    if how == "auto" and (parse_number(gold) or parse_group(gold) or _WORDS.fullmatch(gold)):
+        return None
+    return None if how == "auto" and _CLOCK.fullmatch(plain(gold)) else latex.unreadable(gold)
 
 
-def _math(gold: str, found: str | None) -> bool | None:
-    if found is None:
-        return False if latex.readable(gold) else None
-    return latex.equal(gold, found)
+def judge(gold: str, found: str, how: str) -> Judgement:
+    """Compare a found answer with the gold one, which is not empty."""
+    if how == "text":
+        return Judgement(_even(found) == _even(gold), "as text")
+    if how == "math":
+        return Judgement(None, "by math-verify", (gold, found))
+    right, given = parse_number(gold), parse_number(found)
+    if how == "number":
+        equal = given is not None and same_number(right, given) if right is not None else None
+        return Judgement(equal, "as exact numbers" if given else "as it is not a number")
+    if _CLOCK.fullmatch(plain(gold)):
+        return Judgement(plain(found) == plain(gold), "as written")
+    return _exactly(gold, found, right, given) or Judgement(None, "by math-verify", (gold, found))
 
 
-def _plain(text: str) -> str:
+def _exactly(gold: str, found: str, right: Number | None, given: Number | None) -> Judgement | None:
+    """The verdict where both answers are exact numbers, lists of them, or words; None where math-verify must say."""
+    if right is not None and given is None:
+        given = parse_number(_NAMED.sub("", plain(found)))
+    if right is not None and given is not None and not (right.unit.letter and not given.unit.letter):
+        return Judgement(same_number(right, given), "as exact numbers")
+    if right is None and (many := parse_group(gold)) is not None and (others := parse_group(found)) is not None:
+        same = same_group(many, others)
+        if same is not None:
+            return Judgement(same, "as lists of exact numbers")
+    if right is None and (words := _WORDS.fullmatch(gold.strip())):
+        return Judgement(_word(found) == _word(words[1] or words[2]), "as words")
+    return None
+
+
+def _word(text: str) -> str:
+    """Words without dress and case: `\\text{(C)}` is `c`."""
+    return _even(plain(text)).strip("(). ").casefold()
+
+
+def _even(text: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", text).split())

@@ -1,4 +1,4 @@
-"""Exact numbers in text: `1,234.`, `$29.00`, `-5`, `1/2`, `1.5e3`, `28%`, `\\frac{1}{2}`, `15\\text{ apples}`.
+"""Exact numbers in text: `1,234.`, `$29.00`, `-5`, `1/2`, `2 1/3`, `1.5 \\times 10^{3}`, `28%`, `15\\text{ apples}`, `３米`.
 
 A percent sign is a unit like any other: 28%, 28 percent and 28 are one number, and 0.28 is another.
 """
@@ -10,26 +10,28 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
+from finery.rewards.symbols import plain
+from finery.rewards.units import Unit, conflict, parse_unit
+
 LONGEST = 200
 """Texts longer than this are not numbers; it bounds the work a completion can cause."""
 LARGEST_EXPONENT = 400
 PLACES = 6
 """So many written decimals make a rounding of a fraction that never ends equal to it (0.333333 for 1/3)."""
 
-_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)"
-_DECIMAL = rf"(?:{_DIGITS}(?:\.\d*)?|\.\d+)"
-_NUMBER = re.compile(rf"([+-]?)\s*({_DECIMAL})(?:[eE]([+-]?\d{{1,4}}))?(?:\s*/\s*({_DIGITS}))?")
-_FRACTION = re.compile(r"([+-]?)\s*\\[dt]?frac\s*(?:\{\s*([+-]?\d+)\s*\}|(\d))\s*(?:\{\s*([+-]?\d+)\s*\}|(\d))")
-_DRESS = re.compile(r"\\[()\[\]]|\\left|\\right|\\,|\\!|\\;|\\ |~|\*\*")
-_CURRENCY = re.compile(r"\\?[$€£¥]")
-_UNIT = re.compile(
-    r"\s*(?:\\?%|(?:\\(?:text|mathrm|textbf)\s*\{[^{}]*\}|°|\^\{?\\circ\}?)+|(?:\s[A-Za-z]{2,}\.?){1,3})"
-)
-_NOT_UNITS = re.compile(
-    r"\b(?:pi|tau|sqrt|root|log|ln|sin|cos|tan|exp|mod|or|and|to|over|plus|minus|times|by|dozen|"
-    r"hundred|thousand|million|billion|trillion|infinity|sqrt)\b",
-    re.IGNORECASE,
-)
+INTEGER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]{1,3}(?: [0-9]{3})+(?![0-9])|[0-9]+)"
+"""With thousands separators, commas or spaces."""
+_DECIMAL = rf"(?:{INTEGER}(?:\.[0-9]*)?|\.[0-9]+)"
+_PART = rf"\s*(?:\{{\s*([+-]?\s*{_DECIMAL})\s*\}}|([0-9]))"
+_FRACTION = re.compile(rf"(?:({INTEGER})\s*)?\\[dtc]?frac{_PART}{_PART}")
+_MIXED = re.compile(rf"({INTEGER})(?: +| ?又 ?)([0-9]+)\s?/\s?([0-9]+)")
+_RAISED = r"10\s*\^\s*(?:\{\s*([+-]?[0-9]{1,5})\s*\}|([+-]?[0-9]{1,5}))"
+_TEN = re.compile(_RAISED)
+_SCIENTIFIC = re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|[×·*xX])\s*{_RAISED}")
+_NUMBER = re.compile(rf"({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,5}}))?(?:\s*/\s*({_DECIMAL}))?")
+_SIGN = re.compile(r"([+-]|负)\s*")
+_HAN_FRACTION = re.compile(r"([0-9]+)\s*分之\s*([0-9]+)")
+_HAN_PERCENT = re.compile(rf"百分之\s*({_DECIMAL})$")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Number:
 
     value: Fraction
     places: int | None
+    unit: Unit = Unit()
 
 
 @lru_cache(maxsize=65536)
@@ -45,54 +48,102 @@ def parse_number(text: str) -> Number | None:
     """The number that `text` as a whole writes, or None; a trailing unit and punctuation are allowed."""
     if len(text) > LONGEST:
         return None
-    text = _DRESS.sub("", text.replace("{,}", ",").replace("−", "-"))
-    text = _CURRENCY.sub("", text).strip().rstrip(".,;:!").strip()
-    match = _FRACTION.match(text)
-    if match:
-        number = _fraction(match)
-    else:
-        match = _NUMBER.match(text)
-        number = _decimal(match) if match else None
-    return number if match and _is_unit(text[match.end() :]) else None
+    text = plain(text)
+    sign = _SIGN.match(text)
+    body = text[sign.end() :] if sign else text
+    if "分之" in body:
+        body = _HAN_FRACTION.sub(r"\2/\1", _HAN_PERCENT.sub(r"\1%", body))
+    read = _read(body)
+    unit = parse_unit(body[read[1] :]) if read else None
+    if read is None or unit is None:
+        return None
+    (value, places), _ = read
+    value = (-value if sign and sign[1] != "+" else value) * unit.scale
+    return Number(value, places if unit.scale == 1 else None, unit)
 
 
 def same_number(a: Number, b: Number) -> bool:
-    """Equal exactly; or one is a fraction without an end and the other its rounding to 6 decimals or more."""
+    """Equal exactly, in units that do not contradict each other.
+
+    Two numbers that can both be written down in full are never equal by rounding. A fraction without an end cannot, as a
+    decimal: its correct rounding to 6 decimals or more stands for it (docs/decisions/exact-answers.md).
+    """
+    if conflict(a.unit, b.unit):
+        return False
     if a.value == b.value:
         return True
-    for exact, written in ((a, b), (b, a)):
-        if exact.places is None and written.places is not None and written.places >= PLACES and _endless(exact.value):
-            return round(exact.value, written.places) == written.value
-    return False
+    return any(
+        exact.places is None
+        and written.places is not None
+        and written.places >= PLACES
+        and _endless(exact.value)
+        and round(exact.value, written.places) == written.value
+        for exact, written in ((a, b), (b, a))
+    )
 
 
-def _fraction(match: re.Match[str]) -> Number | None:
-    sign, top, digit, bottom, bottom_digit = match.groups()
-    denominator = int(bottom or bottom_digit)
-    if denominator == 0:
+def _read(text: str) -> tuple[tuple[Fraction, int | None], int] | None:
+    """The value and places that stand at the beginning of a text, and where they end."""
+    if match := _FRACTION.match(text):
+        whole, top, digit, bottom, bottom_digit = match.groups()
+        value = _ratio(top or digit, bottom or bottom_digit)
+        value = _mixed(whole, value) if whole is not None and value is not None else value
+        return ((value, None), match.end()) if value is not None else None
+    if match := _MIXED.match(text):
+        whole, top, bottom = match.groups()
+        if (
+            len(top) == 3
+            and " " in match[0][: match.start(3) - match.start()]
+            and len(whole) <= 3
+            and "又" not in match[0]
+        ):
+            return None  # 1 234/567: a mixed number, or thousands over 567
+        mixed = _mixed(whole, _ratio(top, bottom))
+        return ((mixed, None), match.end()) if mixed is not None else None
+    for pattern in (_SCIENTIFIC, _TEN):
+        if match := pattern.match(text):
+            *mantissa, braced, bare = match.groups()
+            power = _power(braced or bare)
+            return ((_fraction(mantissa[0] if mantissa else "1") * power, None), match.end()) if power else None
+    return _decimal(text)
+
+
+def _decimal(text: str) -> tuple[tuple[Fraction, int | None], int] | None:
+    match = _NUMBER.match(text)
+    if match is None:
         return None
-    value = Fraction(int(top or digit), denominator)
-    return Number(-value if sign == "-" else value, None)
-
-
-def _decimal(match: re.Match[str]) -> Number | None:
-    sign, digits, exponent, denominator = match.groups()
-    digits = digits.replace(",", "")
-    value, places = Fraction(digits), len(digits.partition(".")[2])
+    digits, exponent, denominator = match.groups()
+    value, places = _fraction(digits), len(digits.partition(".")[2])
     if exponent is not None:
-        if abs(int(exponent)) > LARGEST_EXPONENT:
+        power = _power(exponent)
+        if power is None:
             return None
-        value *= Fraction(10) ** int(exponent)
+        value *= power
     if denominator is not None:
-        if not int(denominator.replace(",", "")):
+        divisor = _fraction(denominator)
+        if not divisor:
             return None
-        value /= int(denominator.replace(",", ""))
-    plain = exponent is None and denominator is None
-    return Number(-value if sign == "-" else value, places if plain else None)
+        value /= divisor
+    whole = exponent is None and denominator is None
+    return (value, places if whole else None), match.end()
 
 
-def _is_unit(rest: str) -> bool:
-    return not rest or (_UNIT.fullmatch(rest) is not None and _NOT_UNITS.search(rest) is None)
+def _fraction(digits: str) -> Fraction:
+    return Fraction(digits.replace(",", "").replace(" ", "").rstrip("."))
+
+
+def _ratio(top: str, bottom: str) -> Fraction | None:
+    divisor = _fraction(bottom)
+    return _fraction(top) / divisor if divisor else None
+
+
+def _mixed(whole: str, part: Fraction | None) -> Fraction | None:
+    """The sum, when the part is a proper fraction; 11 7/6 is no number."""
+    return _fraction(whole) + part if part is not None and 0 <= part < 1 else None
+
+
+def _power(exponent: str) -> Fraction | None:
+    return Fraction(10) ** int(exponent) if abs(int(exponent)) <= LARGEST_EXPONENT else None
 
 
 def _endless(value: Fraction) -> bool:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 
@@ -20,20 +22,81 @@ def _parsed(text: str) -> list[Any]:
     return read
 
 
-def math_gold(gold: str) -> bool:
-    """Whether the gold answer is mathematics with a value; 1/0 has none, and text alone is not."""
+def math_gold(gold: str) -> str | None:
+    """Why math-verify cannot judge by a gold answer, or None; 1/0 has no value, and text alone is not mathematics."""
     from sympy import nan, zoo
     from sympy.core.basic import Basic
 
     read = [item for item in _parsed(gold) if not isinstance(item, str)]
-    return bool(read) and not any(isinstance(item, Basic) and item.has(zoo, nan) for item in read)
+    if not read:
+        return "cannot be read as mathematics"
+    undefined = any(isinstance(item, Basic) and item.has(zoo, nan) for item in read)
+    return "has no value (a division by zero)" if undefined else None
 
 
 def math(gold: str, answer: str) -> bool:
-    """Whether math-verify finds the two equal (6 decimals, 15 significant digits: its defaults)."""
+    """Whether math-verify finds the two equal, and no two rationals in them differ.
+
+    Its defaults compare at 6 decimals and 15 significant digits, so that 0.3333331 would equal 1/3.
+    """
     from math_verify import verify
 
-    return bool(verify(_parsed(gold), _parsed(answer), timeout_seconds=None))
+    right, given = _parsed(gold), _parsed(answer)
+    if not verify(right, given, timeout_seconds=None):
+        return False
+    percent = any("%" in text or "percent" in text or "pct" in text for text in (gold, answer))
+    return not (right and given and _differ(right[0], given[0], percent))
+
+
+def _differ(a: Any, b: Any, percent: bool) -> bool:
+    """Whether both are rationals, or sets, tuples or intervals of them in one shape, and differ."""
+    import sympy
+
+    a, b = (x.rhs if isinstance(x, sympy.Equality) and isinstance(x.lhs, sympy.Symbol) else x for x in (a, b))
+    if isinstance(a, sympy.Interval) and isinstance(b, sympy.Interval):
+        return _differ(a.start, b.start, percent) or _differ(a.end, b.end, percent)
+    if isinstance(a, sympy.Tuple | sympy.FiniteSet) and type(a) is type(b) and len(a.args) == len(b.args):
+        if isinstance(a, sympy.Tuple):
+            return any(_differ(x, y, percent) for x, y in zip(a.args, b.args, strict=True))
+        first, second = ([_rational(x) for x in group.args] for group in (a, b))
+        if None in first or None in second:
+            return False
+        return any(
+            not _same(x, y, percent)
+            for x, y in zip(sorted(first, key=lambda r: r[0]), sorted(second, key=lambda r: r[0]), strict=True)
+        )
+    x, y = _rational(a), _rational(b)
+    return x is not None and y is not None and not _same(x, y, percent)
+
+
+def _same(a: tuple[Fraction, int | None], b: tuple[Fraction, int | None], percent: bool) -> bool:
+    """Equal; or one is a fraction without an end and the other its rounding to 6 decimals or more."""
+    if a[0] == b[0] or (percent and (a[0] == 100 * b[0] or b[0] == 100 * a[0])):
+        return True
+    for exact, written in ((a, b), (b, a)):
+        endless = exact[1] is None and not _divides_a_power_of_ten(exact[0].denominator)
+        if endless and written[1] is not None and written[1] >= 6 and round(exact[0], written[1]) == written[0]:
+            return True
+    return False
+
+
+def _divides_a_power_of_ten(number: int) -> bool:
+    return pow(10, number.bit_length(), number) == 0
+
+
+def _rational(value: Any) -> tuple[Fraction, int | None] | None:
+    """An exact rational and its written decimals (None for a fraction or an expression); None for anything else."""
+    import sympy
+
+    if not isinstance(value, sympy.Expr) or value.free_symbols:
+        return None
+    if isinstance(value, sympy.Float):
+        written = Decimal(str(value)).normalize()
+        exponent = written.as_tuple().exponent
+        return (Fraction(written), max(0, -exponent)) if isinstance(exponent, int) else None
+    exact = value.xreplace({part: sympy.Rational(str(part)) for part in value.atoms(sympy.Float)})
+    exact = exact if exact.is_Rational else sympy.simplify(exact.doit())
+    return (Fraction(int(exact.p), int(exact.q)), None) if exact.is_Rational else None
 
 
 def gym(task: str, entry: dict[str, Any], answer: str) -> float:
