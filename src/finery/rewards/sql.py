@@ -143,8 +143,8 @@ class SqlFunction:
                 break
             if problem := self._gold(task):
                 return Verdict(None, f"cannot be judged: {problem}")
-        else:
-            raise StageError("the sql verifier does not keep the gold query's result; too little memory?")
+        else:  # the query before it went to a new process each time
+            return Verdict(0.0, f"{shown} was stopped: its process died (out of memory?)")
         if "same" in reply:
             return Verdict(float(reply["same"]), f"{shown}: {reply['why']}")
         return Verdict(0.0, f"{shown} {_failure(reply)}")

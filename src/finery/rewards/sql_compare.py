@@ -234,7 +234,9 @@ def _counted(gold: Table, given: Table, tolerance: float) -> str:
 def _shown(gold: Table, given: Table, runs: list[tuple[int, int]], tolerance: float) -> str:
     """The first difference of two results of one size."""
     if len(runs) > 1 and bags_equal(gold.rows, given.rows, tolerance):
-        at = next(i for i, j in runs if not bags_equal(gold.rows[i:j], given.rows[i:j], tolerance))
+        i, j = next((i, j) for i, j in runs if not bags_equal(gold.rows[i:j], given.rows[i:j], tolerance))
+        strange = [k for k in range(i, j) if _only([given.rows[k]], gold.rows[i:j], 0.0) is not None]
+        at = strange[0] if strange else i
         return (
             f"the rows come in another order: row {at + 1} is {_list(given.rows[at])}, in gold {_list(gold.rows[at])}"
         )

@@ -116,7 +116,7 @@ class Sqlite:
                 self.connection.executescript(script)
             if self.connection.in_transaction:
                 self.connection.rollback()
-                raise Refused("the script leaves a transaction open")
+                raise Refused("leaves a transaction open")
             self.connection.set_authorizer(None)
         run("PRAGMA query_only=1")
         for name, value in (
@@ -166,7 +166,7 @@ class Sqlite:
             if str(error) == "interrupted":
                 raise TooSlow from None
             if self.denied:
-                raise Refused(f"is refused: {self.denied}; a query may only read") from None
+                raise Refused(f"is refused: {self.denied}; it may only read") from None
             raise Refused(f"fails: {error}") from None
         except sqlite3.Warning as error:  # two statements, which Python 3.12 calls a ProgrammingError
             raise Refused(f"fails: {error}") from None
@@ -224,7 +224,7 @@ class Duckdb:
         if len(statements) != 1:
             raise Refused(f"is {len(statements)} statements; one is due" if statements else "is empty")
         if statements[0].type != self.select:
-            raise Refused(f"is refused: {statements[0].type.name.lower()}; a query may only read")
+            raise Refused(f"is refused: {statements[0].type.name.lower()}; it may only read")
         self.connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
             self.connection.execute(statements[0])

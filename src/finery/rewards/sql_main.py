@@ -126,7 +126,12 @@ def _database(identity: Hashable, source: dict[str, str], settings: dict[str, An
             _databases.popitem(last=False)[1].close()
         path = Path(source["path"]) if "path" in source else None
         make = engines.ENGINES[settings["engine"]]
-        _databases[identity] = make(path, source.get("schema", ""), settings["timeout"])
+        try:
+            _databases[identity] = make(path, source.get("schema", ""), settings["timeout"])
+        except engines.Refused as error:
+            raise engines.Refused(f"cannot run: its schema {error}") from None
+        except engines.TooSlow:
+            raise engines.Refused(f"cannot run: its schema took longer than {settings['timeout']:g} s") from None
     _databases.move_to_end(identity)
     return _databases[identity]
 
