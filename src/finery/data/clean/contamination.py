@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import repeat
 from typing import TYPE_CHECKING
 
-from finery.data.clean.hashing import hash64, multipliers, ngram_hashes
+from finery.data.clean.hashing import Lookup, hash64, multipliers, ngram_hashes
 from finery.data.clean.texts import Text, texts
 from finery.data.clean.words import plain, words
 from finery.data.dataset import Row
@@ -112,7 +112,7 @@ class Contamination:
             if prompt := plain(_said(row)):
                 index.prompts.setdefault(hash64(prompt), number)
 
-    def _take(self, found: list[str], number: int) -> None:
+    def _take(self, found: tuple[str, ...], number: int) -> None:
         if len(found) >= self._n:
             hashes = self._table([self._number(word) for word in found])
             self._index.grams.append((ngram_hashes(hashes, self._by), number))
@@ -137,9 +137,10 @@ class Contamination:
         owners = [np.full(len(grams), number, dtype=np.uint16) for grams, number in index.grams]
         index.grams = []
         # np.unique gives each value's first place, so the first set that has an n-gram is the one that is named
-        self._grams, places = np.unique(np.concatenate([np.zeros(0, np.uint64), *grams]), return_index=True)
+        values, places = np.unique(np.concatenate([np.zeros(0, np.uint64), *grams]), return_index=True)
+        self._grams = Lookup(values)
         self._owners = np.concatenate([np.zeros(0, np.uint16), *owners])[places]
-        self._short = np.array(sorted(index.short), dtype=np.uint64)
+        self._short = Lookup(np.array(sorted(index.short), dtype=np.uint64))
         self._word_hashes = np.array(self._hashes, dtype=np.uint64)
         self._least = min([self._n] if len(self._grams) else [], default=1 << 62)
         if len(self._short):
@@ -170,39 +171,25 @@ class Contamination:
         if np.count_nonzero(numbers) < self._least:
             return
         hashes = self._word_hashes[numbers]
-        if len(said) >= self._n and len(self._grams):
-            grams = ngram_hashes(hashes, self._by)
-            at = _places(grams, self._grams)
-            if len(hits := np.flatnonzero(at >= 0)):
-                start = int(hits[0])
-                owner = self._index.names[int(self._owners[at[start]])]
-                self._note(found, len(hits), item.field, owner, said[start : start + self._n])
+        if len(said) >= self._n and len(self._grams) and (hits := self._grams.find(ngram_hashes(hashes, self._by))):
+            start, place = hits[0]
+            owner = self._index.names[int(self._owners[place])]
+            self._note(found, len(hits), item.field, owner, said[start : start + self._n])
         if len(self._short):
             self._look_short(item.field, said, numbers, hashes, found)
 
     def _look_short(
-        self, where: str, said: list[str], numbers: NDArray[np.int64], hashes: Hashes, found: _Found
+        self, where: str, said: tuple[str, ...], numbers: NDArray[np.int64], hashes: Hashes, found: _Found
     ) -> None:
-        import numpy as np
-
-        grams = ngram_hashes(hashes, self._short_by)
-        for start in map(int, np.flatnonzero(_places(grams, self._short) >= 0)):
-            for short, number in self._index.short[int(grams[start])]:
+        for start, place in self._short.find(ngram_hashes(hashes, self._short_by)):
+            for short, number in self._index.short[int(self._short.values[place])]:
                 if tuple(map(int, numbers[start : start + len(short)])) == short:
                     self._note(found, 1, where, self._index.names[number], said[start : start + len(short)])
                     break
 
-    def _note(self, found: _Found, hits: int, where: str, name: str, shown: list[str]) -> None:
+    def _note(self, found: _Found, hits: int, where: str, name: str, shown: tuple[str, ...]) -> None:
         found.hits += hits
         found.first = found.first or (where, name, " ".join(shown))
-
-
-def _places(values: Hashes, among: Hashes) -> NDArray[np.int64]:
-    """The place of each value in a sorted array that is not empty, -1 where it is absent."""
-    import numpy as np
-
-    at = np.minimum(np.searchsorted(among, values), len(among) - 1)
-    return np.where(among[at] == values, at, -1)
 
 
 def _compared(row: Row) -> Iterator[Text]:

@@ -49,3 +49,35 @@ def ngram_hashes(hashes: Hashes, by: Hashes) -> Hashes:
     import numpy as np
 
     return np.correlate(hashes, by, "valid")
+
+
+class Lookup:
+    """A set of 64-bit hashes, 8 bytes each, that is asked about whole rows at once.
+
+    Args:
+        values: uint64, sorted, without repeats.
+    """
+
+    def __init__(self, values: Hashes) -> None:
+        import numpy as np
+
+        self.values = values
+        bits = min(24, max(10, (64 * len(values)).bit_length()))
+        self._shift = np.uint64(64 - bits)
+        self._filter = np.zeros(1 << bits, dtype=np.bool_)
+        self._filter[values >> self._shift] = True
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def find(self, hashes: Hashes) -> list[tuple[int, int]]:
+        """(place in `hashes`, place in `values`) of those in the set; most rows end at a filter of high bits."""
+        import numpy as np
+
+        maybe = self._filter[hashes >> self._shift]
+        if not maybe.any():
+            return []
+        asked = np.flatnonzero(maybe)
+        at = np.minimum(np.searchsorted(self.values, hashes[asked]), len(self.values) - 1)
+        hit = self.values[at] == hashes[asked]
+        return list(zip(asked[hit].tolist(), at[hit].tolist(), strict=True))

@@ -87,11 +87,8 @@ class NearDuplicates:
             self._flush()
 
     def _signature(self, row: Row) -> Signatures:
-        said = "\n".join(
-            text
-            for _, role, text in texts(row)
-            if role == "user" or (self._config.compare == "row" and role != "system")
-        )
+        whole = self._config.compare == "row"
+        said = [text for _, role, text in texts(row) if role == "user" or (whole and role != "system")]
         self._minhash.clear()
         shingles = self._shingles(said)
         for start in range(0, len(shingles), _CHUNK):
@@ -99,11 +96,11 @@ class NearDuplicates:
         values: Signatures = self._minhash.hashvalues
         return values
 
-    def _shingles(self, text: str) -> list[int]:
-        """The text's n-grams as 32-bit hashes."""
-        found = words(text)
+    def _shingles(self, said: list[str]) -> list[int]:
+        """The n-grams of the texts, taken as one, as 32-bit hashes."""
+        found = [word for text in said for word in words(text)]
         if not found:
-            return [hash64(plain(text)) >> 32]
+            return [hash64(plain("\n".join(said))) >> 32]
         by = self._shingle_by if len(found) >= self._config.ngram else self._shingle_by[: len(found)]
         hashes: list[int] = (ngram_hashes(word_hashes(found, len(found)), by) >> 32).tolist()
         return hashes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 
 _SINGLE = "\u0e01-\u0e3a\u0e40-\u0e4e\u0e81-\u0ece\u1000-\u103f\u1050-\u109f\u1780-\u17d3"  # Thai, Lao, Myanmar, Khmer
 _SINGLE += "\u3005-\u3007\u3041-\u309f\u30a1-\u30fa\u30fc-\u30ff\u31f0-\u31ff"  # kana and its marks
@@ -27,7 +28,8 @@ _ANY = re.compile(rf"{_WORD}(?:[{_marks()}]+(?:{_WORD})?)*|[{_SINGLE}]|{_SIGN}")
 _SIGNS = str.maketrans({"−": "-", "×": "*", "÷": "/"})
 
 
-def words(text: str) -> list[str]:
+@lru_cache(maxsize=16)  # repetition, contamination and near duplicates ask for the same texts one after another
+def words(text: str) -> tuple[str, ...]:
     """The words of a text: NFKC, lower case, punctuation dropped.
 
     A word is a run of letters, marks and digits; in scripts without spaces (Han, kana, Thai, Lao, Myanmar, Khmer) each
@@ -35,8 +37,8 @@ def words(text: str) -> list[str]:
     same question.
     """
     if text.isascii():
-        return _ASCII.findall(text.lower())
-    return _ANY.findall(unicodedata.normalize("NFKC", text).lower().translate(_SIGNS))
+        return tuple(_ASCII.findall(text.lower()))
+    return tuple(_ANY.findall(unicodedata.normalize("NFKC", text).lower().translate(_SIGNS)))
 
 
 def plain(text: str) -> str:
