@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from finery.data.records import Record
 from finery.data.sources.files import read_files
 from finery.errors import InputError
 from finery.schemas.data import FileSource
@@ -23,16 +24,15 @@ def source(path: str, **more: Any) -> dict[str, Any]:
     return {"sources": [{"kind": "file", "path": path, **more}]}
 
 
-def records(folder: Path, path: str, **more: Any) -> Any:
-    return read_files(
-        FileSource.model_validate({"kind": "file", "path": path, **more}), folder / path, where="sources.0"
-    )
+def records(folder: Path, path: str, **more: Any) -> list[Record]:
+    source = FileSource.model_validate({"kind": "file", "path": path, **more})
+    return list(read_files(source, folder / path, where="sources.0", work=folder / ".work").records)
 
 
 def test_case_D4_byte_order_mark_is_no_part_of_the_first_key(make: Callable[..., Any], cases: Path) -> None:
     (row,) = make(source("./D4_bom.jsonl"), base=cases).rows("train")
     assert (row["prompt"][0]["content"], row["completion"][0]["content"]) == ("a", "b")
-    assert list(records(cases, "./D4_bom.jsonl").records[0].value) == ["instruction", "input", "output"]
+    assert list(records(cases, "./D4_bom.jsonl")[0].value) == ["instruction", "input", "output"]
 
 
 def test_case_D4_bytes_of_another_encoding_name_file_offset_and_option(make: Callable[..., Any], cases: Path) -> None:
@@ -61,7 +61,7 @@ def test_case_D4_unicode_line_separators_stay_inside_a_row(make: Callable[..., A
 
 def test_a_json_list_gives_each_row_the_line_it_begins_on(tmp_path: Path, write: Callable[..., Path]) -> None:
     write("a.json", '[\n {"prompt": "a",\n  "completion": "b"},\n\n {"prompt": "c",\n "prompt": "d"}, 5\n]\n')
-    first, second, third = records(tmp_path, "a.json").records
+    first, second, third = records(tmp_path, "a.json")
     assert (first.at, first.value) == (("line", 2), {"prompt": "a", "completion": "b"})
     assert second.at == ("line", 5)
     assert "again on line 6" in str(second.fault)
@@ -109,7 +109,7 @@ def test_csv_cells_stay_text(make: Callable[..., Any], write: Callable[..., Path
 
 def test_csv_faults_have_their_line(tmp_path: Path, write: Callable[..., Path]) -> None:
     write("a.csv", 'prompt,completion\n"two\nlines",b\nonly one\n')
-    first, second = records(tmp_path, "a.csv").records
+    first, second = records(tmp_path, "a.csv")
     assert (first.at, second.at, second.fault.code) == (("line", 2), ("line", 4), "cell_count")
     write("b.csv", "prompt,prompt\na,b\n")
     with pytest.raises(InputError, match=r"b\.csv:1: column 'prompt' stands twice"):

@@ -52,7 +52,7 @@ def test_case_D1_fails_unless_bad_rows_are_allowed(make: Callable[..., Any], cas
 
 def test_case_D1_a_number_becomes_text_when_asked(make: Callable[..., Any], cases: Path) -> None:
     made = make(source("./D1.jsonl", numbers_as_text=True), base=cases)
-    assert [item["line"] for item in made.rejects] == [3, 4, 5, 7, 9, 10]
+    assert [item["line"] for item in made.rejects if item["code"] != "duplicate"] == [3, 4, 5, 7, 9, 10]
     assert made.card["duplicates"] == 1  # row 2 is row 1 then
 
 

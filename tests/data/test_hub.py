@@ -64,15 +64,16 @@ def read(cache: Path, **more: Any) -> Any:
 
 def test_a_split_is_read_at_its_revision_and_text_stays_text(hub: Callable[..., Path]) -> None:
     reading = read(hub({"train.csv": "prompt,completion\n007,2024-01-02\n", "test.csv": "prompt,completion\nc,d\n"}))
-    assert [record.value for record in reading.records] == [{"prompt": "007", "completion": "2024-01-02"}]
-    assert reading.records[0].place == "org/name/train.csv:2"
+    (record,) = reading.records
+    assert record.value == {"prompt": "007", "completion": "2024-01-02"}
+    assert record.place == "org/name/train.csv:2"
     assert (reading.facts["commit"], reading.facts["revision"]) == (COMMIT, "v1")
     assert reading.facts["files"][0]["file"] == "org/name/train.csv"
 
 
 def test_configurations_and_splits_are_those_of_the_card(hub: Callable[..., Path]) -> None:
     cache = hub({"README.md": CARD, "main/train.csv": "prompt,completion\na,b\n", "other/one.jsonl": LINES})
-    assert len(read(cache, config="main").records) == 1
+    assert len(list(read(cache, config="main").records)) == 1
     assert [record.value for record in read(cache, config="other", split="test").records] == ROWS
     with pytest.raises(InputError, match=r"sources\.0\.split: org/name has no split train; it has test"):
         read(cache, config="other")

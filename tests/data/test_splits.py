@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import hashlib
 import json
+import random
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from finery.data.groups import Intervals, normal, position
-from finery.data.mix import mix
+from finery.data.mix import Mixed, mix, shuffled
 from finery.errors import InputError
 from finery.schemas.data import DataStage
 
@@ -102,8 +104,10 @@ def test_the_same_config_and_seed_give_the_same_bytes(make: Callable[..., Any]) 
 def test_every_row_is_accounted_for(make: Callable[..., Any]) -> None:
     made = make({"sources": [chains(2000, levels=[1, 2])], "splits": {"a": 0.2, "b": 0.5}})
     card = made.card
-    assert card["read"] == 2000 == card["kept"] + card["rejected"] + card["duplicates"]
-    assert card["duplicates"] > 300  # 441 chains of one operation
+    assert card["read"] == 2000 == card["kept"] + card["rejected"]
+    assert card["rejected"] == card["duplicates"] == len(made.rejects) > 300  # 441 chains of one operation
+    assert {reject["code"] for reject in made.rejects} == {"duplicate"}
+    assert card["damaged"] == made.result.metrics["damaged"] == 0
     assert card["kept"] == card["unassigned"] + sum(split["rows"] for split in card["splits"].values())
     assert made.result.metrics["rows_a"] == card["splits"]["a"]["rows"] == len(made.rows("a"))
     assert card["splits"]["a"]["characters"]["prompt"]["min"] >= len("Q:1+1\n")
@@ -161,25 +165,58 @@ def pool(name: str, count: int) -> list[dict[str, Any]]:
     return [{"prompt": f"{name}{i}", "completion": "c"} for i in range(count)]
 
 
-def mixed(weights: list[float] | None, *, cap: int | None = None, unique: bool = False, seed: int = 0) -> Any:
-    pools = [pool("a", 20), pool("b", 3)]
-    return mix(pools, weights, seed=seed, split="train", cap=cap, unique_prompts=unique)
+MARKS = (np.arange(23, dtype=np.uint64) % 20, np.zeros(23, dtype=np.uint64))
+"""Marks of the prompts of 23 rows: the last three ask what the first three ask."""
+
+
+def mixed(weights: list[float] | None, *, cap: int | None = None, unique: bool = False, seed: int = 0) -> Mixed:
+    pools = [np.arange(20), np.arange(20, 23)]
+    return mix(pools, weights, seed=seed, split="train", cap=cap, prompts=MARKS if unique else None)
 
 
 def test_weights_repeat_the_small_source_evenly_and_leave_no_row_out() -> None:
     made = mixed([1, 1])
-    counts = Counter(row["prompt"] for row in made.rows)
+    counts = Counter(made.rows.tolist())
     assert made.taken == [20, 20]
     assert made.repeated == [0, 17]
-    assert {counts[f"b{i}"] for i in range(3)} == {6, 7}
-    assert all(counts[f"a{i}"] == 1 for i in range(20))
+    assert {counts[row] for row in range(20, 23)} == {6, 7}
+    assert all(counts[row] == 1 for row in range(20))
 
 
-def test_weights_meet_a_cap_and_do_not_repeat_unique_prompts() -> None:
+def test_weights_meet_a_cap() -> None:
     assert mixed([3, 1], cap=8).taken == [6, 2]
-    assert mixed([1, 1], unique=True).taken == [3, 3]
+    assert mixed([3, 1], cap=8).capped == 0
     assert mixed(None).taken == [20, 3]
-    assert mixed([1, 1]).rows == mixed([1, 1]).rows != mixed([1, 1], seed=1).rows
+    assert (mixed(None, cap=8).capped, len(mixed(None, cap=8).rows)) == (15, 8)
+    assert mixed([1, 1]).rows.tolist() == mixed([1, 1]).rows.tolist() != mixed([1, 1], seed=1).rows.tolist()
+
+
+def test_unique_prompts_keep_the_first_sources_row_and_repeat_none() -> None:
+    made = mixed(None, unique=True)
+    assert sorted(made.rows.tolist()) == list(range(20))
+    assert made.same_prompt == 3
+    pools = [np.arange(20), np.arange(17, 23)]
+    made = mix(pools, [1, 1], seed=0, split="train", cap=None, prompts=MARKS)
+    assert made.taken == [0, 0] or made.repeated == [0, 0]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 7, 8, 9, 31, 32, 33, 1000])
+def test_the_shuffle_is_fisher_yates_over_randrange(count: int) -> None:
+    due, rng = list(range(count)), random.Random(count)
+    for index in range(count - 1, 0, -1):
+        other = rng.randrange(index + 1)
+        due[index], due[other] = due[other], due[index]
+    mine = random.Random(count)
+    assert shuffled(np.arange(count), mine).tolist() == due
+    assert mine.random() == rng.random()
+
+
+def test_shares_of_tokens_are_met_by_sources_of_unlike_lengths() -> None:
+    tokens = np.array([10] * 200 + [40] * 200)
+    made = mix([np.arange(200), np.arange(200, 400)], [3, 1], seed=0, split="train", cap=None, tokens=tokens)
+    first, second = (int(tokens[made.rows[source]].sum()) for source in (made.rows < 200, made.rows >= 200))
+    assert first == 3 * second
+    assert made.taken == [2400, 200]
 
 
 def test_a_much_repeated_source_is_warned_of(make: Callable[..., Any], write: Callable[..., Path]) -> None:

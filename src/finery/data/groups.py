@@ -7,10 +7,13 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
-from finery.data.dataset import Message, Row, canonical
+from finery.data.dataset import Message, Row, canonical, canonical_text
 from finery.data.records import Reject
+
+_WHOLE = 1 << 256
 
 
 def normal(text: str) -> str:
@@ -53,7 +56,12 @@ def _opening(prompt: str | Sequence[Message]) -> str:
 
 def position(key: str, salt: str) -> Fraction:
     """u in [0, 1): sha256 of salt and key, its 256 bits as a fraction."""
-    return Fraction(int.from_bytes(hashlib.sha256((salt + key).encode()).digest(), "big"), 1 << 256)
+    return Fraction(int.from_bytes(digest(key, salt), "big"), _WHOLE)
+
+
+def digest(key: str, salt: str) -> bytes:
+    """sha256 of salt and key."""
+    return hashlib.sha256((salt + key).encode()).digest()
 
 
 class Intervals:
@@ -72,20 +80,38 @@ class Intervals:
             self.ends.append(total)
         if abs(total - 1) <= Fraction(1, 10**9):
             self.ends[-1] = Fraction(1)
+        # u < end as whole numbers: a Fraction a row would cost more than the hash
+        self._ends = [ceil(end * _WHOLE) for end in self.ends]
 
     def split(self, key: str, salt: str) -> str | None:
         """The split of a group, or None when it lies beyond the last interval."""
-        index = bisect_right(self.ends, position(key, salt))
+        index = self.index(digest(key, salt))
         return self.names[index] if index < len(self.names) else None
+
+    def index(self, hashed: bytes) -> int:
+        """The number of the split of a group's `digest`; the number of splits when it lies beyond the last interval."""
+        return bisect_right(self._ends, int.from_bytes(hashed, "big"))
 
 
 def fingerprint(row: Row, *, prompt_only: bool) -> bytes:
-    """What two rows that are the same have in common: their texts after NFKC and strip."""
+    """What two rows that are the same have in common: 16 bytes of a hash of their texts after NFKC and strip."""
     prompt = row.get("prompt", row.get("messages"))
     if prompt_only and "messages" in row:
         prompt = prompt[:-1] if prompt else prompt
-    parts = [prompt] if prompt_only else [prompt, *(row.get(n) for n in ("completion", "answer", "tests", "sql"))]
-    return hashlib.sha256(canonical(_normal(parts)).encode()).digest()
+    parts = [_normal_text(prompt)]
+    if not prompt_only:
+        parts += [_normal_text(row[name]) if name in row else "null" for name in ("completion", "answer")]
+        parts += [canonical(_normal(row[name])) if name in row else "null" for name in ("tests", "sql")]
+    return hashlib.sha256(",".join(parts).encode()).digest()[:16]
+
+
+def _normal_text(value: Any) -> str:
+    """Canonical JSON of text or messages as they are compared."""
+    if isinstance(value, str):
+        return canonical_text(normal(value))
+    if not isinstance(value, list):
+        return canonical(value)
+    return canonical_text([{"role": turn["role"], "content": normal(turn["content"])} for turn in value])
 
 
 def _normal(value: Any) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +32,7 @@ class Reject(Exception):
         self.field, self.code, self.reason = field, code, reason
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Record:
     """One input row as it stands in its source.
 
@@ -52,22 +52,28 @@ class Record:
 
     @property
     def place(self) -> str:
-        kind, number = self.at
-        return f"{self.file}:{number}" if kind == "line" else f"{self.file} {kind} {number}"
+        return place(self.file, self.at)
+
+
+def place(file: str, at: tuple[str, int]) -> str:
+    """How a message names a record: `a.jsonl:3`, `a.parquet row 3`."""
+    kind, number = at
+    return f"{file}:{number}" if kind == "line" else f"{file} {kind} {number}"
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Everything a source gave.
+    """What a source gives, one record after another; it can be gone through once.
 
     Attributes:
         records: in order.
         format: of the rows; `auto` where it is to be recognised from the columns.
-        facts: JSON for the data set's card: files with their sha256, or what was asked of a generator.
+        facts: JSON for the data set's card: files with their sha256, or what was asked of a generator. What depends
+            on the records is in it once they have been gone through.
         warnings: what the user should know.
     """
 
-    records: Sequence[Record]
+    records: Iterable[Record]
     format: str
     facts: dict[str, Any]
     warnings: list[str] = field(default_factory=list)

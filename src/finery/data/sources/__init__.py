@@ -1,4 +1,4 @@
-"""Where rows come from: files, hub data sets, reasoning-gym tasks, finery's own generators."""
+"""Where rows come from: files, hub data sets, reasoning-gym tasks, HumanEval, finery's own generators."""
 
 from __future__ import annotations
 
@@ -10,11 +10,19 @@ from finery.data.chains import chain_rows
 from finery.data.records import Reading, Record
 from finery.data.skills import skill_rows
 from finery.data.sources.files import read_files
-from finery.schemas.data import ChainsSource, FileSource, HubSource, ReasoningGymSource, SkillsSource, Source
+from finery.schemas.data import (
+    ChainsSource,
+    FileSource,
+    HubSource,
+    HumanEvalSource,
+    ReasoningGymSource,
+    SkillsSource,
+    Source,
+)
 
 
 def read_source(source: Source, index: int, inputs: Mapping[str, Path], *, seed: int, work: Path) -> Reading:
-    """Everything source number `index` of a data stage gives.
+    """What source number `index` of a data stage gives.
 
     Args:
         source: its config.
@@ -29,7 +37,7 @@ def read_source(source: Source, index: int, inputs: Mapping[str, Path], *, seed:
     own = _seed(seed, index)
     match source:
         case FileSource():
-            return read_files(source, inputs[f"sources.{index}.path"], where=f"sources.{index}")
+            return read_files(source, inputs[f"sources.{index}.path"], where=f"sources.{index}", work=work)
         case HubSource():
             from finery.data.sources.hub import read_hub
 
@@ -51,6 +59,10 @@ def read_source(source: Source, index: int, inputs: Mapping[str, Path], *, seed:
         case SkillsSource():
             rows = skill_rows(source.rows, seed=own, skills=source.skills)
             return generated("skills", rows, [row["meta"]["task"] for row in rows])
+        case HumanEvalSource():
+            from finery.data.sources.human_eval import read_human_eval
+
+            return read_human_eval(where=f"sources.{index}")
     raise TypeError(f"unknown source {source!r}")
 
 

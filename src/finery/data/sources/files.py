@@ -1,33 +1,26 @@
-"""A user's files: which they are, their bytes, their text. The readers of each form turn these into records."""
+"""A user's files: which they are, and their records one after another."""
 
 from __future__ import annotations
 
-import bz2
-import codecs
 import glob
-import gzip
-import hashlib
-import lzma
 import os
-import zlib
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
+from typing import Any
 
-from finery.data.dataset import DATA_FILE, INFO_FILE, read_dataset
+from finery.data.dataset import DATA_FILE, INFO_FILE, iter_dataset
 from finery.data.records import Reading, Record
 from finery.data.sources.jsonfiles import json_records, jsonl_records
+from finery.data.sources.streams import PACKED, Hashed, decoded, pieces, unpack_to
 from finery.data.sources.tables import csv_records, parquet_records
 from finery.errors import InputError
 from finery.schemas.data import FileSource
 
-_PACKED: dict[str, Callable[[bytes], bytes]] = {
-    ".gz": gzip.decompress,
-    ".bz2": bz2.decompress,
-    ".xz": lzma.decompress,
-}
 _FORMS = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".parquet")
-ACCEPTED = f"{', '.join(_FORMS)}, as they are or with {', '.join(_PACKED)}"
+ACCEPTED = f"{', '.join(_FORMS)}, as they are or with {', '.join(PACKED)}"
 
 
 @dataclass(frozen=True)
@@ -41,36 +34,40 @@ class DataFile:
     def form(self) -> str | None:
         """Its suffix, without that of the compression; None when it is not a data file."""
         suffixes = [suffix.lower() for suffix in self.path.suffixes]
-        if suffixes and suffixes[-1] in _PACKED:
+        if suffixes and suffixes[-1] in PACKED:
             suffixes.pop()
         return suffixes[-1] if suffixes and suffixes[-1] in _FORMS else None
 
 
-def read_files(source: FileSource, path: Path, *, where: str) -> Reading:
-    """Every record of a file source, in the sorted order of its files.
+def read_files(source: FileSource, path: Path, *, where: str, work: Path) -> Reading:
+    """The records of a file source, in the sorted order of its files.
+
+    Args:
+        source: its config.
+        path: where it is.
+        where: the source in errors, `sources.0`.
+        work: a folder for what is kept only while the stage runs.
 
     Raises:
-        InputError: nothing is there, a file has another form, or it is damaged as a whole.
+        InputError: nothing is there or a file has another form; while reading: a file is damaged as a whole.
     """
     if path.is_dir() and (path / INFO_FILE).is_file() and (path / DATA_FILE).is_file():
         return _own(path, path.name)
     files, skipped = find_files(path, _shown(source.path), where)
     warnings = [f"{where}: {source.path}: not data, left out: {', '.join(skipped[:5])}"] if skipped else []
-    reading = read_all(files, encoding=source.encoding, where=where)
+    reading = read_all(files, encoding=source.encoding, where=where, work=work)
     return Reading(reading.records, source.format, reading.facts, warnings)
 
 
-def read_all(files: Sequence[DataFile], *, encoding: str, where: str) -> Reading:
-    """Every record of some files, with each file's sha256, size and count for the card."""
-    records: list[Record] = []
-    facts = []
-    for file in files:
-        data = file.path.read_bytes()
-        new = _read(file, data, encoding, where)
-        records.extend(new)
-        digest = hashlib.sha256(data).hexdigest()
-        facts.append({"file": file.name, "sha256": digest, "bytes": len(data), "rows": len(new)})
-    return Reading(records, "auto", {"files": facts})
+def read_all(files: Sequence[DataFile], *, encoding: str, where: str, work: Path) -> Reading:
+    """The records of some files; each file's sha256, size and count are in `facts` once it has been read."""
+    facts: list[dict[str, Any]] = []
+
+    def records() -> Iterator[Record]:
+        for file in files:
+            yield from _counted(file, _records(file, encoding, where, work), facts)
+
+    return Reading(records(), "auto", {"files": facts})
 
 
 def find_files(path: Path, shown: str, where: str) -> tuple[list[DataFile], list[str]]:
@@ -107,56 +104,75 @@ def find_files(path: Path, shown: str, where: str) -> tuple[list[DataFile], list
 
 def _own(path: Path, name: str) -> Reading:
     """A data set that finery wrote before; its rows are whole already."""
-    rows = read_dataset(path)
-    data = (path / DATA_FILE).read_bytes()
-    file = f"{name}/{DATA_FILE}"
-    facts = {"file": file, "sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data), "rows": len(rows)}
-    records = [Record(file, ("row", number), row) for number, row in enumerate(rows, 1)]
-    return Reading(records, "made", {"files": [facts]})
+    file = DataFile(path / DATA_FILE, f"{name}/{DATA_FILE}")
+    facts: list[dict[str, Any]] = []
+
+    def records(opened: Hashed) -> Iterator[Record]:
+        opened.drain()
+        for number, row in enumerate(iter_dataset(path), 1):
+            # weights are of the split they were made for
+            row.pop("weight", None)
+            yield Record(file.name, ("row", number), row)
+
+    return Reading(_counted(file, records, facts), "made", {"files": facts})
 
 
-def _read(file: DataFile, data: bytes, encoding: str, where: str) -> list[Record]:
+def _counted(
+    file: DataFile, records: Callable[[Hashed], Iterator[Record]], facts: list[dict[str, Any]]
+) -> Iterator[Record]:
+    """A file's records; what the card says of the file is added to `facts` after the last."""
+    try:
+        opened = Hashed(file.path)
+    except OSError as error:
+        raise InputError(f"{file.name}: cannot be read: {error.strerror}") from error
+    rows = 0
+    with opened:
+        for record in records(opened):
+            rows += 1
+            yield record
+        facts.append({"file": file.name, "sha256": opened.sha256, "bytes": opened.size, "rows": rows})
+
+
+def _records(file: DataFile, encoding: str, where: str, work: Path) -> Callable[[Hashed], Iterator[Record]]:
+    """What reads a file's form."""
     form = file.form
     if form == ".parquet":
-        return parquet_records(unpacked(file, data), file.name)
-    text = decoded(unpacked(file, data), encoding, file.name, where)
-    if form in (".csv", ".tsv"):
-        return csv_records(text, file.name, "\t" if form == ".tsv" else ",")
-    if form == ".json" and text.lstrip()[:1] != "{":
-        return json_records(text, file.name)
-    return jsonl_records(text, file.name)
+        return lambda opened: _parquet(file, opened, work)
+
+    def read(opened: Hashed) -> Iterator[Record]:
+        text = decoded(pieces(opened, file.path, file.name), encoding, file.name, where)
+        if form in (".csv", ".tsv"):
+            return csv_records(text, file.name, "\t" if form == ".tsv" else ",")
+        if form == ".json":
+            begun, text = _begun(text)
+            if begun != "{":
+                return json_records(text, file.name)
+        return jsonl_records(text, file.name)
+
+    return read
 
 
-def unpacked(file: DataFile, data: bytes) -> bytes:
-    """A file's bytes, decompressed if its suffix says so."""
-    unpack = _PACKED.get(file.path.suffix.lower())
-    if unpack is None:
-        return data
-    try:
-        return unpack(data)
-    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        raise InputError(f"{file.name}: cannot be decompressed: {error}") from error
+def _begun(text: Iterator[str]) -> tuple[str, Iterator[str]]:
+    """The first character that is not white space (empty if there is none), and the text as it was."""
+    passed = []
+    for piece in text:
+        passed.append(piece)
+        if begun := piece.lstrip()[:1]:
+            return begun, chain(passed, text)
+    return "", iter(passed)
 
 
-def decoded(data: bytes, encoding: str, name: str, where: str) -> str:
-    """The text of a file's bytes, without a byte order mark.
-
-    Raises:
-        InputError: with the file, the byte offset (in the decompressed data) and the option that mends it.
-    """
-    try:
-        codec = codecs.lookup(encoding).name
-    except LookupError:
-        raise InputError(f"{where}.encoding: {encoding} is not an encoding; write for example utf-8, gbk") from None
-    mark = len(codecs.BOM_UTF8) if codec in ("utf-8", "utf-8-sig") and data.startswith(codecs.BOM_UTF8) else 0
-    try:
-        return data[mark:].decode("utf-8" if codec == "utf-8-sig" else codec)
-    except UnicodeDecodeError as error:
-        offset = mark + error.start
-        raise InputError(
-            f"{name}: byte offset {offset} (0x{data[offset]:02x}) is not {encoding}; "
-            f"say what the file is encoded in with `encoding:` in {where}, for example `encoding: gbk`"
-        ) from None
+def _parquet(file: DataFile, opened: Hashed, work: Path) -> Iterator[Record]:
+    """Parquet is read from its end, so a compressed one is decompressed into a file first."""
+    if file.path.suffix.lower() not in PACKED:
+        opened.drain()
+        yield from parquet_records(file.path, file.name)
+        return
+    work.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile(dir=work, suffix=".parquet") as unpacked:
+        unpack_to(opened, file.path, file.name, unpacked.file)
+        unpacked.flush()
+        yield from parquet_records(Path(unpacked.name), file.name)
 
 
 def _hidden(path: Path) -> bool:

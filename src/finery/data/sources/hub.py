@@ -23,7 +23,7 @@ _PATTERNS = ["*.json*", "*.ndjson*", "*.csv*", "*.tsv*", "*.parquet", _CARD]
 
 
 def read_hub(source: HubSource, *, where: str, work: Path, cache: Path | None = None) -> Reading:
-    """Every record of one split of a hub data set, at its pinned revision.
+    """The records of one split of a hub data set, at its pinned revision.
 
     Args:
         source: its config.
@@ -38,7 +38,7 @@ def read_hub(source: HubSource, *, where: str, work: Path, cache: Path | None = 
         raise InputError(f"{where}.name: {source.name} is not a hub data set; write org/name")
     folder, commit = fetch(source, where, cache)
     files = split_files(source, folder, where, work)
-    reading = read_all(files, encoding="utf-8", where=where)
+    reading = read_all(files, encoding="utf-8", where=where, work=work)
     facts = {"hub": source.name, "revision": source.revision, "commit": commit, "split": source.split, **reading.facts}
     return Reading(reading.records, source.format, facts | ({"config": source.config} if source.config else {}))
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
-import io
 import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from finery.data.records import Record, Reject
+from finery.data.sources.streams import ended_lines
 from finery.errors import InputError
 
+PARQUET_ROWS = 1024
+"""Rows of a Parquet file held at a time."""
 
-def csv_records(text: str, name: str, delimiter: str) -> list[Record]:
+
+def csv_records(text: Iterable[str], name: str, delimiter: str) -> Iterator[Record]:
     """One record a row below the header, at the line it begins on; blank lines are skipped.
 
     Raises:
@@ -18,18 +23,17 @@ def csv_records(text: str, name: str, delimiter: str) -> list[Record]:
     """
     limit = csv.field_size_limit(sys.maxsize)
     try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+        reader = csv.reader(ended_lines(text), delimiter=delimiter, strict=True)
         header = next(reader, None)
         if header is None:
             raise InputError(f"{name}: is empty; a header of column names is expected on line 1")
         if bad := [column for i, column in enumerate(header) if not column.strip() or column in header[:i]]:
             raise InputError(f"{name}:1: column {bad[0]!r} stands twice or has no name; name each column once")
-        records, line = [], reader.line_num + 1
+        line = reader.line_num + 1
         for cells in reader:
             if cells:
-                records.append(_row(header, cells, name, line))
+                yield _row(header, cells, name, line)
             line = reader.line_num + 1
-        return records
     except csv.Error as error:
         raise InputError(f"{name}:{reader.line_num}: is not CSV: {error}") from error
     finally:
@@ -43,17 +47,21 @@ def _row(header: list[str], cells: list[str], name: str, line: int) -> Record:
     return Record(name, ("line", line), dict(zip(header, cells, strict=True)))
 
 
-def parquet_records(data: bytes, name: str) -> list[Record]:
+def parquet_records(path: Path, name: str) -> Iterator[Record]:
     """One record a row.
 
     Raises:
-        InputError: the bytes are not Parquet.
+        InputError: the file is not Parquet.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    number = 0
     try:
-        rows = pq.ParquetFile(pa.BufferReader(data)).read().to_pylist()
+        with pq.ParquetFile(path, pre_buffer=False) as file:
+            for batch in file.iter_batches(PARQUET_ROWS):
+                for row in batch.to_pylist():
+                    number += 1
+                    yield Record(name, ("row", number), row)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{name}: cannot be read as Parquet: {error}") from error
-    return [Record(name, ("row", number), row) for number, row in enumerate(rows, 1)]
