@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from finery.errors import InputError
-from finery.training.encode import render
 from finery.training.folders import CONFIG, read_json
 from finery.training.models import load_tokenizer
-from finery.training.rendering import end_ids_of, render_prompt, render_prompts
+from finery.training.rendering import end_ids_of, render, render_prompt, render_prompts
 
 _GENERATION = "generation_config.json"
 
@@ -29,7 +28,6 @@ class RowTokens:
     Args:
         folder: a model's folder.
         chat_template: a Jinja template instead of the model's.
-        ends: token ids that end a completion; those of the folder by default.
 
     Raises:
         InputError: the tokenizer cannot be loaded or has no EOS token, or (on counting) a row is messages and there
@@ -73,6 +71,7 @@ def folder_ends(folder: Path) -> int | list[int] | None:
     """The end tokens that a model's folder names: in its generation config, else in its config."""
     for name in (_GENERATION, CONFIG):
         if (folder / name).is_file():
-            ends: int | list[int] | None = read_json(folder / name).get("eos_token_id")
+            config = read_json(folder / name)
+            ends: int | list[int] | None = config.get("eos_token_id", config.get("text_config", {}).get("eos_token_id"))
             return ends
     return None
