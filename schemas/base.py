@@ -137,6 +137,10 @@ class Stage(Model):
         """The stage's named outputs; the first is the one a bare reference means."""
         raise NotImplementedError
 
+    def packages_in_use(self) -> tuple[str, ...]:
+        """`packages`, and those that only some configs of the kind need."""
+        return self.packages
+
     @property
     def default_output(self) -> str | None:
         """The output a bare `stage` reference means, or None when one must be named."""

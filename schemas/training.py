@@ -1,4 +1,4 @@
-"""What the training kinds share: the optimizer's arguments by TRL's names, LoRA, replay, sampling."""
+"""What the training kinds share: the optimizer's arguments by TRL's names, LoRA and QLoRA, replay, sampling."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import Model, Stage, refuse
+from finery.schemas.base import Dtype, Model, Stage, refuse
 from finery.schemas.reference import DATASET
 
 DatasetRef = Annotated[str, DATASET]
@@ -47,6 +47,38 @@ class Lora(Model):
     """Scale by lora_alpha / sqrt(r) instead (rsLoRA, arXiv 2312.03732)."""
     use_dora: bool = False
     """Weight-decomposed LoRA (arXiv 2402.09353)."""
+    layers_to_transform: list[Annotated[int, Field(ge=0)]] | None = None
+    """Only these layers get an adapter, counted from 0; all by default. Not with a regular expression, which can say so itself."""
+    modules_to_save: list[str] | None = None
+    """Modules trained whole and saved with the adapter, by name: `lm_head`, say."""
+
+    @model_validator(mode="after")
+    def _check_layers(self) -> Lora:
+        pattern = isinstance(self.target_modules, str) and self.target_modules != "all-linear"
+        if pattern and self.layers_to_transform is not None:
+            raise refuse(
+                "is for all-linear or a list of names; a regular expression says the layers itself: "
+                r".*layers\.(0|1)\..*q_proj",
+                field="layers_to_transform",
+            )
+        return self
+
+
+class Quantization(Model):
+    """QLoRA (arXiv 2305.14314): the frozen base in 4 bits, by bitsandbytes; names are BitsAndBytesConfig's."""
+
+    bnb_4bit_quant_type: Literal["nf4", "fp4"] = "nf4"
+    """The sixteen values a weight may take: nf4 are the quantiles of a normal distribution, fp4 a 4-bit float."""
+    bnb_4bit_use_double_quant: bool = True
+    """Quantize the blocks' scales too: 0.37 bits less a weight."""
+    bnb_4bit_compute_dtype: Dtype = "float32"
+    """The type weights are dequantized to and multiplied in. A CPU computes in float32; on a GPU bfloat16 is the usual one."""
+
+
+_BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
+Optim = Literal[
+    "adamw_torch_fused", "adamw_torch", "adafactor", "sgd", "adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit"
+]
 
 
 class TrainingStage(Stage):
@@ -82,6 +114,14 @@ class TrainingStage(Stage):
     """Steps between logged metrics."""
     gradient_checkpointing: bool = False
     """Recompute activations in the backward pass: less memory, about a third more time."""
+    optim: Optim = "adamw_torch_fused"
+    """The optimizer, by transformers' name. adamw_8bit keeps its state in 8 bits and paged_* move it to the host when a GPU's memory is short (bitsandbytes); those need a GPU."""
+    bf16: bool = False
+    """Mixed precision: matrix products in bfloat16, weights as `dtype` has them. Needs a GPU."""
+    attn_implementation: Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3"] | None = None
+    """How attention is computed; by default sdpa where the model has it, else eager. FlashAttention needs a GPU and its package."""
+    use_liger_kernel: bool = False
+    """Fused Triton kernels for norms, rotary embedding and feed-forward layers (liger-kernel). Needs a GPU."""
 
     @model_validator(mode="after")
     def _check_schedule(self) -> TrainingStage:
@@ -96,10 +136,77 @@ class TrainingStage(Stage):
         return self
 
 
+    @model_validator(mode="after")
+    def _check_machine(self) -> TrainingStage:
+        """What needs a GPU is refused where none is given, and never replaced."""
+        if self.resources.gpus:
+            return self
+        if self.optim in _BITSANDBYTES:
+            raise refuse(
+                "{optim} is bitsandbytes' and needs a GPU (resources.gpus: 1); on a CPU take adamw_torch_fused, or "
+                "adafactor, which keeps less state",
+                field="optim", optim=self.optim,
+            )  # fmt: skip
+        if self.bf16:
+            raise refuse(
+                "mixed precision needs a GPU (resources.gpus: 1); on a CPU leave it out: training computes in `dtype`",
+                field="bf16",
+            )
+        if (self.attn_implementation or "").startswith("flash"):
+            raise refuse(
+                "{attention} needs a GPU (resources.gpus: 1); on a CPU take sdpa or eager",
+                field="attn_implementation", attention=self.attn_implementation,
+            )  # fmt: skip
+        if self.use_liger_kernel:
+            raise refuse(
+                "Liger's kernels are Triton's and need a GPU (resources.gpus: 1); on a CPU leave it out",
+                field="use_liger_kernel",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_optimizer(self) -> TrainingStage:
+        given = sorted({"adam_beta1", "adam_beta2"} & self.model_fields_set)
+        if self.optim in ("adafactor", "sgd") and given:
+            raise refuse("is AdamW's; {optim} has no use for it", field=given[0], optim=self.optim)
+        return self
+
+
+def check_quantization(
+    stage: TrainingStage, quantization: Quantization | None, lora: Lora | None, *, dtype: str, continues: bool = False
+) -> None:
+    """4-bit weights are frozen, and the types agree with each other and with the machine.
+
+    Args:
+        dtype: the stage's `dtype`, which the layers that are not quantized keep.
+        continues: the stage may train on an adapter, which is then its input rather than `lora`.
+    """
+    if quantization is None:
+        return
+    compute = quantization.bnb_4bit_compute_dtype
+    field = "quantization.bnb_4bit_compute_dtype"
+    if lora is None and not continues:
+        raise refuse("weights in 4 bits are not trained; add `lora`", field="quantization")
+    if not stage.resources.gpus and compute != "float32":
+        raise refuse(
+            "{compute} needs a GPU (resources.gpus: 1); on a CPU 4-bit weights compute in float32",
+            field=field, compute=compute,
+        )  # fmt: skip
+    if stage.bf16 and compute != "bfloat16":
+        raise refuse("is {compute} and bf16 is true; set it to bfloat16", field=field, compute=compute)
+    if {dtype, compute} == {"float16", "bfloat16"}:
+        raise refuse(
+            "is {compute} and dtype is {dtype}: each holds numbers the other cannot; give both the same, or float32",
+            field=field, compute=compute, dtype=dtype,
+        )  # fmt: skip
+
+
 def check_length(stage: TrainingStage) -> None:
     """One of max_steps and num_train_epochs is given."""
     if stage.max_steps is None and stage.num_train_epochs is None:
         raise refuse("needs max_steps or num_train_epochs")
 
 
-__all__ = ["DatasetRef", "Lora", "Replay", "Sampling", "TrainingStage", "check_length"]
+__all__ = [
+    "DatasetRef", "Lora", "Quantization", "Replay", "Sampling", "TrainingStage", "check_length", "check_quantization",
+]  # fmt: skip

@@ -277,7 +277,7 @@ class Planner:
             "seed": self.seed(name),
             "threads": config.resources.cpus,
             "code": self.cache.code(config.kind),
-            "versions": self.cache.versions(config.packages, self.python(config)),
+            "versions": self.cache.versions(config.packages_in_use(), self.python(config)),
         }
 
     def last(self, name: str) -> Manifest | None:
