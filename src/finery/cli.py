@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -176,6 +177,34 @@ def sync(folder: Annotated[Path, typer.Option("--project", help="The project's f
     from finery.show import sync_text
 
     print(sync_text(folder))
+
+
+data_app = typer.Typer(help="Look at data sets.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(data_app, name="data")
+
+
+@data_app.command("show")
+def data_show(
+    file: File,
+    stage: Annotated[
+        str, typer.Argument(metavar="STAGE[.OUTPUT]", help="A finished stage that makes data, or one of its outputs.")
+    ],
+    rows: Annotated[int, typer.Option("--rows", min=1, help="How many rows, from the first.")] = 3,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", metavar="REF|FOLDER", help="Show them as this model sees them, not as the file's trainers do."
+        ),
+    ] = None,
+    split: Annotated[str | None, typer.Option("--split", metavar="OUTPUT", help="The same as STAGE.OUTPUT.")] = None,
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print rows as a model sees them: chat template applied, special tokens visible, what is learned marked."""
+    from finery.data_show import show
+
+    colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    print(show(file, stage, set_ or [], rows=rows, model=model, split=split, as_json=as_json, colour=colour))
 
 
 @app.command(hidden=True)
