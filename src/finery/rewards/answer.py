@@ -26,7 +26,7 @@ _NAMED = re.compile(r"^\s*[A-Za-z]\w{0,9}\s*(?:=|:=|等于|为)\s*(?=[^=]+$)")
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether the answers are equal, None when the gold one cannot be read, and by what; `ask` is left to math-verify."""
+    """Whether the answers are equal (None: the gold one cannot be read) and by what; `ask` is left to math-verify."""
 
     equal: bool | None
     by: str
@@ -38,8 +38,8 @@ class AnswerFunction:
 
     Args:
         how: where the final answer stands, as for `extract.locate`.
-        compare: `number` (exact), `text`, `math` (math-verify), or `auto`: numbers, lists of numbers and words when both
-            are, else math-verify.
+        compare: `number` (exact), `text`, `math` (math-verify), or `auto`: numbers, lists of numbers and words when
+            both are, else math-verify.
         workers: processes of math-verify that may be used at once; they change no score.
     """
 

@@ -20,8 +20,8 @@ NUMBER = re.compile(
     rf"|{_DIGITS}\s?(?:{_LATEX_FRACTION}|[¼-¾⅐-⅞])"
     rf"|{INTEGER}(?: |\s?又\s?)[0-9]+/[0-9]+"
     r"|[0-9]+\s?分之\s?[0-9]+"
-    rf"|{_DIGITS}(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
-    rf"(?:\s?(?:\\times|\\cdot|[×·*xX])\s?10{_RAISED}|\s?/\s?[0-9]+|\^\{{?[0-9]{{1,5}}\}}?)?(?::[0-9]+)*"
+    rf"|{_DIGITS}(?:(?:,[0-9]+)+|(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
+    rf"(?:\s?(?:\\times|\\cdot|[×·*xX])\s?10{_RAISED}|\s?/\s?[0-9]+|\^\{{?[0-9]{{1,5}}\}}?)?(?::[0-9]+)*)"
     rf"|\.[0-9]+|[¼-¾⅐-⅞])"
     r"(?:\s?(?:hundred|thousand|million|billion|trillion)\b|[百千万亿]+(?![分米克瓦卡]))?(?:\s?\\?%)?"
 )
@@ -38,10 +38,15 @@ _REASON = re.compile(
     r"[,，;；]\s*(?:because|since|as|which|where|so|hence|therefore|thus|i\.e|因为|所以|因此|即|也就是|其中)|\s[(（](?=[A-Za-z㐀-鿿]{2})",
     re.IGNORECASE,
 )
+_CLAIM = re.compile(r"(?:\b(?:is|are|equals)\s+|[是为]\s*)\**\s*(?=[^A-Za-z㐀-鿿]*$)", re.IGNORECASE)
 _FORMULA = re.compile(r"\$\$(.{1,400}?)\$\$|\$([^$\n]{1,400})\$|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
-_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|textnormal|mbox)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_COMMAND = re.compile(r"\\(?:text|textbf|mathrm|textnormal|mbox|begin|end|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
 _PROSE = re.compile(r"[A-Za-z]{3,}|[㐀-鿿]{3,}")
-_BOX_JOINT = re.compile(r"[\s$,，、]*(?:or|and|或者?|和)?[\s$,，、]*", re.IGNORECASE)
+_BOX_JOINT = re.compile(
+    r"(?:[\s$,，、]|\\[,;()\[\] ]|\\q?quad)*(?:or|and|\\(?:text|mathrm)\s*\{\s*(?:or|and)\s*\}|或者?|和)?"
+    r"(?:[\s$,，、]|\\[,;()\[\] ]|\\q?quad)*",
+    re.IGNORECASE,
+)
 _OR = re.compile(r"\s*(?:,\s*)?(?:or\b|或者?)\s*", re.IGNORECASE)
 _AND = re.compile(r"(?:\s[A-Za-z]{1,15}){0,2}\s*(?:,\s*(?:and|or)?\b|、|\b(?:and|or)\b|或者?|和)\s*", re.IGNORECASE)
 _UNIT_WORD = re.compile(r"(?:\s?[A-Za-z]{1,15}){0,2}|[㐀-鿿]{1,2}")
@@ -51,7 +56,7 @@ WIDEST = 40
 
 @dataclass(frozen=True)
 class Found:
-    """The part of a completion that is taken for its answer; `text` None when the mark is there and no answer with it."""
+    """What is taken for the answer of a completion; `text` None when a mark is there and no answer with it."""
 
     text: str | None
     where: str
@@ -158,6 +163,8 @@ def _joined(text: str, folded: str, numbers: list[re.Match[str]]) -> str:
 def _last(text: str, folded: str) -> Found | None:
     """The last number, or the last formula when that is no part of an earlier sentence: `so $x = \\sqrt{2}$`."""
     numbers = list(NUMBER.finditer(folded))
+    if alone := _FORMULA.fullmatch(folded.strip()):
+        return Found(_content(alone).strip(), "the only formula")
     formulas = [match for match in _FORMULA.finditer(folded) if _is_formula(_content(match))]
     if formulas and (not numbers or formulas[-1].end() >= numbers[-1].end()):
         inner = _content(formulas[-1])
@@ -189,6 +196,8 @@ def _stated(text: str, folded: str) -> Found | None:
 def _number_in(sentence: str) -> str | None:
     """The first number of a sentence without further mathematics, with those listed behind it."""
     folded = fold(sentence)
+    if claim := _CLAIM.search(folded):
+        sentence, folded = sentence[claim.end() :], folded[claim.end() :]
     first = NUMBER.search(folded)
     if first is None or re.search(r"[\\^_{}=()\[\]±√π∞∪<>≤≥]", NUMBER.sub("", folded)):
         return None

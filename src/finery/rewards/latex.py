@@ -20,7 +20,9 @@ KEPT = 65536
 
 _TOWER = re.compile(r"(?:\^|\*\*)[^+\-=,]{0,40}?(?:\^|\*\*)[^+\-=,]{0,40}?(?:\^|\*\*)")
 _HUGE = re.compile(r"(?:\^|\*\*)\s*\{?\(?\s*\d{5,}|\d{5,}\s*!|!\s*!")
-_COMMAND = re.compile(r"\\(?:text|textnormal|mathrm|textbf|mathbf|mbox|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
+_COMMAND = re.compile(
+    r"\\(?:text|textnormal|mathrm|textbf|mathbf|mbox|operatorname|begin|end)\s*\{[^{}]*\}|\\[A-Za-z]+|_\{[^{}]*\}"
+)
 _WORD = re.compile(r"[A-Za-z]{3,}")
 _FUNCTIONS = re.compile(
     "(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|mod|max|min|gcd|lcm|det|and|cases|array|align|aligned|[pbv]?matrix",
@@ -29,8 +31,10 @@ _FUNCTIONS = re.compile(
 _SIGNS = {
     "×": "\\times ", "÷": "\\div ", "·": "\\cdot ", "π": "\\pi ", "∞": "\\infty ", "±": "\\pm ", "≤": "\\le ",
     "≥": "\\ge ", "≠": "\\ne ", "∪": "\\cup ", "∩": "\\cap ", "∈": "\\in ", "°": "^{\\circ}", "无穷": "\\infty ",
-    "π": "\\pi ", "或者": ", ", "或": ", ", "和": ", ", "根号": "√",
+    "或者": ", ", "或": ", ", "和": ", ", "根号": "√",
 }  # fmt: skip
+_LETTER = re.compile(r"\\(?:mathrm|mathbf|mathit|rm|it)\s*\{\s*([A-Za-z])\s*\}")
+"""`\\mathrm{e}` is e; math-verify 0.9 drops what stands around it."""
 _ROOT = re.compile(r"√\s*(?:\(([^()]{1,60})\)|(\d+(?:\.\d+)?|[A-Za-z]))")
 _HAN_UNIT = re.compile(r"(?<=[0-9A-Za-z}\])])\s*[㐀-鿿]{1,6}$")
 _TOO_BIG = "is beyond the guards against oversized expressions"
@@ -68,7 +72,10 @@ def equal(pairs: Sequence[tuple[str, str]], workers: int = 1) -> list[bool | Non
 
 
 def unreadable(gold: str, workers: int = 1) -> str | None:
-    """Why math-verify cannot judge by this gold answer, or None; prose, which it takes for a product of letters, is not read."""
+    """Why math-verify cannot judge by this gold answer, or None.
+
+    Prose, which math-verify takes for a product of letters, is not read.
+    """
     gold = tidy(gold)
     _learn_faults([gold], workers)
     return _faults[gold]
@@ -105,6 +112,7 @@ def _map(op: str, requests: list[dict[str, str]], workers: int) -> list[worker.R
 
 def tidy(text: str) -> str:
     """LaTeX for what stands outside ASCII: full-width forms, superscripts, √2, ×, π, and no Chinese unit at the end."""
+    text = _LETTER.sub(r"\1", text)
     if text.isascii():
         return text
     text = raised(text).translate(ALL).strip().rstrip("。;, ")

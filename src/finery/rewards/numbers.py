@@ -1,4 +1,4 @@
-"""Exact numbers in text: `1,234.`, `$29.00`, `-5`, `1/2`, `2 1/3`, `1.5 \\times 10^{3}`, `28%`, `15\\text{ apples}`, `３米`.
+"""Exact numbers in text: `1,234.`, `$29.00`, `-5`, `1/2`, `2 1/3`, `1.5 \\times 10^{3}`, `28%`, `15\\text{ apples}`.
 
 A percent sign is a unit like any other: 28%, 28 percent and 28 are one number, and 0.28 is another.
 """
@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from finery.rewards.symbols import plain
-from finery.rewards.units import Unit, conflict, parse_unit
+from finery.rewards.units import NONE, Unit, conflict, parse_unit
 
 LONGEST = 200
 """Texts longer than this are not numbers; it bounds the work a completion can cause."""
@@ -40,7 +40,7 @@ class Number:
 
     value: Fraction
     places: int | None
-    unit: Unit = Unit()
+    unit: Unit = NONE
 
 
 @lru_cache(maxsize=65536)
@@ -65,8 +65,8 @@ def parse_number(text: str) -> Number | None:
 def same_number(a: Number, b: Number) -> bool:
     """Equal exactly, in units that do not contradict each other.
 
-    Two numbers that can both be written down in full are never equal by rounding. A fraction without an end cannot, as a
-    decimal: its correct rounding to 6 decimals or more stands for it (docs/decisions/exact-answers.md).
+    Two numbers that can both be written in decimals are never equal by rounding. A fraction without an end cannot: its
+    correct rounding to 6 decimals or more stands for it (docs/decisions/exact-answers.md).
     """
     if conflict(a.unit, b.unit):
         return False

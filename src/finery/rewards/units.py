@@ -69,6 +69,9 @@ class Unit:
     letter: bool = False
 
 
+NONE = Unit()
+
+
 def parse_unit(rest: str) -> Unit | None:
     """The unit that `rest` as a whole is, perhaps empty; None when it is something else, as `x` in `5x`."""
     scale = Fraction(1)
