@@ -21,6 +21,8 @@ GRACE = 1.0
 MEMORY = {"sqlite": 1 << 30, "duckdb": 4 << 30}
 """Bytes of address space of the process; DuckDB reserves more than it uses."""
 SUFFIXES = {"sqlite": (".sqlite", ".sqlite3", ".db"), "duckdb": (".duckdb", ".db")}
+BATCH = 32
+"""Queries in one request."""
 _FORM = 'the gold query as text, or {"query": str} with "db" (a database of the folder) or "schema" (a script)'
 _KEYS = {"query", "gold", "db", "schema"}
 _HELD = 4096
@@ -81,7 +83,7 @@ class SqlFunction:
             memory=MEMORY[reward.engine],
             wall=STARVED * reward.timeout + GRACE,
         )
-        self._broken: OrderedDict[tuple[str, ...], str] = OrderedDict()
+        self._known: OrderedDict[tuple[str, ...], str | None] = OrderedDict()
 
     def __call__(
         self,
@@ -98,10 +100,18 @@ class SqlFunction:
         if sql is None:
             raise StageError("the reward sql needs rows with a `sql`; these have none")
         cut = truncated or [False] * len(completions)
-        return [
-            self.verdict(gold, text_of(completion), short).score
+        asked = [
+            self._asked(gold, text_of(completion), short)
             for completion, gold, short in zip(completions, sql, cut, strict=True)
         ]
+        pending = [(index, *one) for index, one in enumerate(asked) if not isinstance(one, Verdict)]
+        scores = {index: one.score for index, one in enumerate(asked) if isinstance(one, Verdict)}
+        while pending:
+            part, rest = pending[:BATCH], pending[BATCH:]
+            found = self._batch([(task, query) for _, task, query in part])
+            scores.update((index, one.score) for (index, _, _), one in zip(part, found, strict=False))
+            pending = part[len(found) :] + rest
+        return [scores[index] for index in range(len(completions))]
 
     def check(self, row: Mapping[str, Any]) -> str | None:
         """Why no completion of the row can be judged: its form, its database, or a gold query that fails."""
@@ -116,61 +126,76 @@ class SqlFunction:
         return self.verdict(row.get("sql"), completion, truncated).why
 
     def verdict(self, sql: Any, completion: str, truncated: bool = False) -> Verdict:
-        """The score of one completion of a row, and why; a truncated one has no query."""
+        """The score of one completion of a row, and why."""
+        asked = self._asked(sql, completion, truncated)
+        return asked if isinstance(asked, Verdict) else self._judged(*asked)
+
+    def _asked(self, sql: Any, completion: str, truncated: bool) -> Verdict | tuple[Task, str]:
+        """What the process must be asked about a completion, or the verdict when it need not be."""
         try:
             task = self._task(sql)
         except RowError as error:
             return Verdict(None, f"cannot be judged: {error}")
-        query = None if truncated else extract(completion, self.reward.extract)
-        if query is not None and len(query) <= LONGEST:
-            return self._judged(task, query)
         if problem := self._gold(task):
             return Verdict(None, f"cannot be judged: {problem}")
         if truncated:
             return Verdict(0.0, "the completion was cut off")
-        return Verdict(0.0, "no query found" if query is None else f"the query is longer than {LONGEST} characters")
+        query = extract(completion, self.reward.extract)
+        if query is None or len(query) > LONGEST:
+            return Verdict(0.0, "no query found" if query is None else f"its query is longer than {LONGEST} characters")
+        return task, query
+
+    def _batch(self, asked: list[tuple[Task, str]]) -> list[Verdict]:
+        """The verdicts on the first of some queries, one at least."""
+        sources = list(dict.fromkeys(tuple(task.source.items()) for task, _ in asked))
+        items = [(sources.index(tuple(task.source.items())), task.query, query) for task, query in asked]
+        try:
+            replies = self.worker.ask(
+                "batch", sources=[dict(source) for source in sources], items=items, settings=self.settings
+            )
+        except (TooLong, VerifierError):  # one of them took the process with it
+            return [self._judged(task, query) for task, query in asked]
+        return [
+            self._judged(task, query) if "ask" in reply else self._read(reply, task, query)
+            for (task, query), reply in zip(asked, replies, strict=False)
+        ]
 
     def _judged(self, task: Task, query: str) -> Verdict:
-        shown = _shown(query)
-        if (problem := self._broken.get(_key(task))) is not None:
-            return Verdict(None, f"cannot be judged: {problem}")
         for _ in range(3):
             try:
-                reply = self._ask("judge", task, given=query)
+                reply = self.worker.ask(
+                    "judge", source=task.source, query=task.query, given=query, settings=self.settings
+                )
             except (TooLong, VerifierError) as error:
-                return Verdict(0.0, f"{shown} {_stopped(error)}")
+                return Verdict(0.0, f"{_shown(query)} {_stopped(error)}")
             if "ask" not in reply:
-                break
+                return self._read(reply, task, query)
+            self._known.pop(_key(task), None)  # a new process, or one that keeps others
             if problem := self._gold(task):
                 return Verdict(None, f"cannot be judged: {problem}")
-        else:  # the query before it went to a new process each time
-            return Verdict(0.0, f"{shown} was stopped: its process died (out of memory?)")
+        return Verdict(0.0, f"{_shown(query)} was stopped: its process died (out of memory?)")
+
+    def _read(self, reply: Mapping[str, Any], task: Task, query: str) -> Verdict:
+        if "fault" in reply:
+            raise StageError(_fault(reply, task))
         if "same" in reply:
-            return Verdict(float(reply["same"]), f"{shown}: {reply['why']}")
-        return Verdict(0.0, f"{shown} {_failure(reply)}")
+            return Verdict(float(reply["same"]), f"{_shown(query)}: {reply['why']}")
+        return Verdict(0.0, f"{_shown(query)} {_failure(reply)}")
 
     def _gold(self, task: Task) -> str | None:
-        """Run the gold query, unless it is known to fail; why it fails."""
+        """Run the gold query, unless it is known; why it fails, or None."""
         key = _key(task)
-        if key not in self._broken:
+        if key not in self._known:
             try:
-                reply = self._ask("gold", task)
+                reply = self.worker.ask("gold", source=task.source, query=task.query, settings=self.settings)
             except (TooLong, VerifierError) as error:
                 reply = {"problem": _stopped(error)}
-            if "rows" in reply:
-                return None
-            self._broken[key] = f"the gold query {_failure(reply)}"
-            if len(self._broken) > _HELD:
-                self._broken.popitem(last=False)
-        return self._broken[key]
-
-    def _ask(self, op: str, task: Task, **request: str) -> dict[str, Any]:
-        reply: dict[str, Any] = self.worker.ask(
-            op, source=task.source, query=task.query, settings=self.settings, **request
-        )
-        if "fault" in reply:
-            raise StageError(f"database {task.source.get('path', 'in memory')}: {reply['fault']}")
-        return reply
+            if "fault" in reply:
+                raise StageError(_fault(reply, task))
+            self._known[key] = None if "rows" in reply else f"the gold query {_failure(reply)}"
+            if len(self._known) > _HELD:
+                self._known.popitem(last=False)
+        return self._known[key]
 
     def _task(self, sql: Any) -> Task:
         """What the row asks for."""
@@ -237,6 +262,10 @@ def extract(text: str, how: str) -> str | None:
 
 def _key(task: Task) -> tuple[str, ...]:
     return task.query, *next(iter(task.source.items()))
+
+
+def _fault(reply: Mapping[str, Any], task: Task) -> str:
+    return f"database {task.source.get('path', 'in memory')}: {reply['fault']}"
 
 
 def _stopped(error: Exception) -> str:

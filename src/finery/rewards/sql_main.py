@@ -2,6 +2,8 @@
 
     gold(source, query, settings)         -> {"rows": int, "columns": [str]}   runs it, and keeps what it gave
     judge(source, query, given, settings) -> {"same": bool, "why": str}        `query` is the gold one
+    batch(sources, items, settings)       -> [what judge replies]   items: [index of its source, query, given];
+                                             stops early once it has taken BATCH seconds
 
 or {"ask": "gold"} from judge when it does not hold that result (any more); {"slow": seconds} or {"problem": str} when
 the query asked about fails; {"fault": str} when the database cannot be used. `source` is {"path": str} or
@@ -15,6 +17,7 @@ import importlib.util
 import os
 import resource
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -27,6 +30,8 @@ MOST_BYTES = 64 << 20
 """Bytes of its values, about."""
 HELD_BYTES = 256 << 20
 """Bytes of the gold results that are kept; the one used longest ago goes first."""
+BATCH = 0.25
+"""Seconds of CPU time after which a batch is handed back, so that its last query has all of the process's deadline."""
 HELD_DATABASES = 8
 """Databases kept open."""
 
@@ -98,6 +103,17 @@ def judge(source: dict[str, str], query: str, given: str, settings: dict[str, An
     return _answered(work, settings)
 
 
+def batch(sources: list[dict[str, str]], items: list[tuple[int, str, str]], settings: dict[str, Any]) -> list[Any]:
+    """`judge` for the first of the items, one at least."""
+    until = time.process_time() + BATCH
+    replies: list[Any] = []
+    for index, query, given in items:
+        replies.append(judge(sources[index], query, given, settings))
+        if time.process_time() > until:
+            break
+    return replies
+
+
 def _answered(work: Callable[[], dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any]:
     try:
         return work()
@@ -157,4 +173,4 @@ def prepare(op: str) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-OPERATIONS: dict[str, Callable[..., Any]] = {"gold": gold, "judge": judge}
+OPERATIONS: dict[str, Callable[..., Any]] = {"gold": gold, "judge": judge, "batch": batch}
