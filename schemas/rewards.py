@@ -109,9 +109,11 @@ class CodeTestsReward(_Reward):
     timeout: Annotated[float, Field(gt=0, le=600)] = 5.0
     """Seconds of wall time for one completion; CPU time is limited to the same."""
     memory_mb: Annotated[int, Field(ge=64)] = 512
-    """MiB of address space."""
+    """MiB of address space beyond the interpreter's own."""
     workers: Annotated[int, Field(ge=1)] = 1
     """Completions run side by side."""
+    confinement: Literal["full", "limits"] = "full"
+    """`limits` accepts a Linux kernel without Landlock: judged code can then read what this user can, and write nothing; see docs/confinement.md."""
 
 
 class SqlReward(_Reward):
