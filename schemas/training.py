@@ -135,7 +135,6 @@ class TrainingStage(Stage):
             )  # fmt: skip
         return self
 
-
     @model_validator(mode="after")
     def _check_machine(self) -> TrainingStage:
         """What needs a GPU is refused where none is given, and never replaced."""

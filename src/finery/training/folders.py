@@ -168,6 +168,13 @@ def adapter_base(folder: Path, *, digest: str, ref: str) -> dict[str, str]:
     return dict(base)
 
 
+def vocabulary_size(config: dict[str, Any]) -> int | None:
+    """`vocab_size` of a config.json, of its text part when it has several."""
+    text = config.get("text_config")
+    size = config.get("vocab_size") or (text.get("vocab_size") if isinstance(text, dict) else None)
+    return int(size) if size else None
+
+
 def has_tokenizer(folder: Path) -> bool:
     """Whether the folder holds a tokenizer of its own; an adapter's may be its base's."""
     return any((folder / name).is_file() for name in (TOKENIZER, *_SENTENCEPIECE))

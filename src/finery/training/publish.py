@@ -173,6 +173,9 @@ def _write_adapter(model: Any, folder: Path) -> None:
     write_json(folder / ADAPTER_CONFIG, _plain(config))
     inner = model.get_base_model()
     inner.config.save_pretrained(folder)
+    # the folder's weights are not quantized, its base's were; model.json says how
+    kept = {name: value for name, value in read_json(folder / CONFIG).items() if name != "quantization_config"}
+    write_json(folder / CONFIG, kept)
     if inner.generation_config is not None:
         inner.generation_config.save_pretrained(folder)
 

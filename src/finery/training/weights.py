@@ -26,12 +26,14 @@ from finery.training.folders import (
     INDEX,
     WEIGHTS,
     check_folder,
+    has_tokenizer,
     is_adapter,
     read_json,
+    read_model_info,
     weight_files,
 )
 from finery.training.merging import lora_product
-from finery.training.models import base_folder, load_tokenizer, merge_adapter
+from finery.training.models import base_folder, load_tokenizer, merge_adapter, root_folder
 from finery.training.publish import publish_model
 
 SHARD_BYTES = 4 * 10**9
@@ -88,7 +90,8 @@ def open_weights(folder: Path, *, bases: Mapping[str, Path], scratch: Path) -> W
     Args:
         folder: the model.
         bases: digest of a model -> its folder, where an adapter's base is looked up.
-        scratch: where an adapter that is more than B A on linear layers (DoRA, say) is merged by peft, in float32.
+        scratch: where an adapter that is more than B A on the linear layers of a full model (DoRA, QLoRA or one on an
+            adapter, say) is merged by peft, in float32.
 
     Raises:
         InputError: the folder is refused (`check_folder`), or an adapter's base is not at hand or of another shape.
@@ -96,12 +99,13 @@ def open_weights(folder: Path, *, bases: Mapping[str, Path], scratch: Path) -> W
     check_folder(folder)
     if not is_adapter(folder):
         return FullWeights(folder)
-    base = base_folder(folder, bases)
-    check_folder(base)
-    if is_plain_lora(folder):
+    base, root = base_folder(folder, bases), root_folder(folder, bases)
+    check_folder(root)
+    if base == root and not read_model_info(folder).get("quantization") and is_plain_lora(folder):
         return AdaptedWeights(folder, FullWeights(base))
-    publish_model(merge_adapter(folder, dtype="float32", bases=bases), load_tokenizer(base), scratch)
-    return FullWeights(scratch, types=FullWeights(base))
+    tokenizer = load_tokenizer(folder if has_tokenizer(folder) else root)
+    publish_model(merge_adapter(folder, dtype="float32", bases=bases), tokenizer, scratch)
+    return FullWeights(scratch, types=FullWeights(root))
 
 
 class FullWeights:

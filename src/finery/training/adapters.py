@@ -1,0 +1,160 @@
+"""A new LoRA adapter: what it goes on, checked by name before peft sees it, and whether training reached it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from finery.errors import InputError, StageError
+from finery.schemas.training import Lora
+from finery.training.added_tokens import trained_rows
+
+_SHOWN = 30
+
+
+def new_adapter(model: Any, lora: Lora, *, seed: int, token_ids: Sequence[int] = ()) -> Any:
+    """The model with a new adapter named `default`, its weights drawn from `seed` as TRL would draw them.
+
+    Args:
+        model: full or 4-bit weights.
+        seed: the Trainer's (`trainer_seed`).
+        token_ids: rows of the embedding and the head that are trained and saved with the adapter.
+
+    Raises:
+        InputError: `lora` names modules that the model has not, or that no adapter can go on.
+    """
+    from peft import LoraConfig, get_peft_model
+    from transformers import set_seed
+
+    check_targets(model, lora)
+    config = LoraConfig(
+        r=lora.r,
+        lora_alpha=lora.lora_alpha,
+        lora_dropout=lora.lora_dropout,
+        target_modules=lora.target_modules,
+        use_rslora=lora.use_rslora,
+        use_dora=lora.use_dora,
+        layers_to_transform=lora.layers_to_transform,
+        modules_to_save=lora.modules_to_save,
+        trainable_token_indices=trained_rows(model, token_ids) if token_ids else None,
+        bias="none",
+        task_type="CAUSAL_LM",
+    )
+    set_seed(seed)
+    return get_peft_model(model, config)
+
+
+def check_targets(model: Any, lora: Lora) -> None:
+    """Hold `lora` to the model's modules: peft passes over a name that matches nothing as long as another one does.
+
+    Raises:
+        InputError: with the names the model has.
+    """
+    modules = {name: module for name, module in model.named_modules() if name}
+    layers = _layers(model)
+    chosen = _chosen(lora, modules)
+    if lora.layers_to_transform is not None and (beyond := [n for n in lora.layers_to_transform if n >= layers]):
+        raise InputError(f"lora.layers_to_transform: {beyond} of a model with layers 0 to {layers - 1}")
+    head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    for name in chosen:
+        if modules[name] is head:
+            raise InputError(
+                f"lora.target_modules: {name} is the head, which TRL's fused loss reads past an adapter; train it "
+                f"whole instead, by lora.modules_to_save: [{_leaf(name)}]"
+            )
+        if not _takes_adapter(modules[name]) or modules[name] is embedding:
+            raise InputError(
+                f"lora.target_modules: {name} is a {type(modules[name]).__name__}, and adapters go on linear layers; "
+                f"{_names(model)}"
+            )
+    _check_saved(lora, modules, chosen, tied=head is not None and head.weight is embedding.weight, model=model)
+
+
+def _chosen(lora: Lora, modules: dict[str, Any]) -> list[str]:
+    """The modules that `target_modules` names, by peft's rules (tuners_utils.check_target_module_exists)."""
+    wanted = lora.target_modules
+    if wanted == "all-linear":
+        return []
+    if isinstance(wanted, list):
+        found = {
+            target: [name for name in modules if name == target or name.endswith(f".{target}")] for target in wanted
+        }
+        if missing := [target for target, names in found.items() if not names]:
+            raise InputError(f"lora.target_modules: nothing is named {', '.join(missing)}; {_listed(modules)}")
+        return [name for names in found.values() for name in names]
+    try:
+        names = [name for name in modules if re.fullmatch(wanted, name)]
+    except re.error as error:
+        raise InputError(f"lora.target_modules: {wanted!r} is no regular expression ({error})") from error
+    if not names:
+        hint = f"; to name modules write a list: [{wanted}]" if re.fullmatch(r"\w+", wanted) else ""
+        raise InputError(
+            f"lora.target_modules: the pattern {wanted!r} matches no module's whole name{hint}; {_listed(modules)}"
+        )
+    return names
+
+
+def _check_saved(lora: Lora, modules: dict[str, Any], chosen: Iterable[str], *, tied: bool, model: Any) -> None:
+    for wanted in lora.modules_to_save or ():
+        found = _named(wanted, modules)
+        if not found:
+            raise InputError(f"lora.modules_to_save: nothing is named {wanted}; {_listed(modules)}")
+        if both := sorted(set(found) & set(chosen)):
+            raise InputError(f"lora.modules_to_save: {both[0]} is among lora.target_modules too; name it once")
+        ends = (model.get_input_embeddings(), model.get_output_embeddings())
+        if tied and (end := next((name for name in found if any(modules[name] is part for part in ends)), None)):
+            raise InputError(
+                f"lora.modules_to_save: {end} is tied to the model's other end, and a copy of its own would not be; "
+                "leave lora out to train it, or name new tokens in added_tokens"
+            )
+
+
+def check_reached(model: Any) -> list[str]:
+    """After training: the modules whose adapter is still 0 although others are not.
+
+    Raises:
+        StageError: every lora_B is 0, as it was made: no gradient reached the adapter, and the model is its base.
+    """
+    zero = {
+        name.split(".lora_B.")[0]: not bool(weight.detach().any())
+        for name, weight in model.named_parameters()
+        if ".lora_B." in name
+    }
+    if zero and all(zero.values()):
+        raise StageError(
+            "training left the adapter at 0 (every lora_B is as it was made), so the model is its base; raise "
+            "learning_rate, train beyond warmup_steps, or name target modules that the forward pass uses"
+        )
+    return [name.removeprefix("base_model.model.") for name, is_zero in zero.items() if is_zero]
+
+
+def _named(wanted: str, modules: Iterable[str]) -> list[str]:
+    return [name for name in modules if name == wanted or name.endswith(f".{wanted}")]
+
+
+def _takes_adapter(module: Any) -> bool:
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, torch.nn.Linear | Conv1D)
+
+
+def _layers(model: Any) -> int:
+    return int(model.config.get_text_config().num_hidden_layers)
+
+
+def _leaf(name: str) -> str:
+    return name.rsplit(".", 1)[-1]
+
+
+def _names(model: Any) -> str:
+    head = model.get_output_embeddings()
+    return _listed({n: m for n, m in model.named_modules() if _takes_adapter(m) and m is not head})
+
+
+def _listed(modules: dict[str, Any]) -> str:
+    """The names an adapter can be asked for by, the numbers of layers left out."""
+    found = dict.fromkeys(_leaf(name) for name, module in modules.items() if _takes_adapter(module))
+    example = next((name for name, module in modules.items() if _takes_adapter(module)), "none")
+    return f"the model's linear layers are {', '.join(list(found)[:_SHOWN])} (in full, for instance {example})"
