@@ -9,6 +9,7 @@ from pydantic import Field
 from finery.schemas.base import Stage
 from finery.schemas.data import DataStage
 from finery.schemas.distill import DistillStage
+from finery.schemas.dpo import DpoStage
 from finery.schemas.evaluate import EvaluateStage
 from finery.schemas.gate import GateStage
 from finery.schemas.grpo import GrpoStage
@@ -24,6 +25,7 @@ AnyStage = Annotated[
     | DataStage
     | PretrainStage
     | SftStage
+    | DpoStage
     | GateStage
     | GrpoStage
     | DistillStage
