@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import FilePath, Free, Model, refuse
+from finery.schemas.base import EXECUTION, FilePath, Free, Model, refuse
 
 
 class _Reward(Model):
@@ -24,7 +24,9 @@ class AnswerReward(_Reward):
     extract: Literal["auto", "hash", "boxed", "tag", "last_number", "whole"] = "auto"
     """Where the final answer stands: after `####`, in `\\boxed{}`, in an <answer> tag, the last number, the whole text; `auto` tries `####`, `\\boxed{}`, <answer>, what follows `answer is` or `答案是`, and the last number, in turn."""
     compare: Literal["auto", "number", "text", "math"] = "auto"
-    """How answers are compared: as exact numbers, as text, as LaTeX by math-verify; `auto` takes numbers when both are, else math-verify."""
+    """How answers are compared: as exact numbers, as text, as LaTeX by math-verify; `auto` takes numbers, lists of numbers and words when both are, else math-verify."""
+    workers: Annotated[int, EXECUTION, Field(ge=1, le=64)] = 1
+    """Processes of math-verify that work side by side."""
 
 
 class FormatReward(_Reward):

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from finery.errors import InputError
 from finery.rewards.answer import AnswerFunction
+from finery.rewards.choice import ChoiceFunction
 from finery.rewards.form import FormatFunction
 from finery.rewards.gym import GymFunction
+from finery.rewards.json_schema import JsonSchemaFunction
+from finery.rewards.length import LengthFunction
+from finery.rewards.regex import RegexFunction
+from finery.rewards.repetition import RepetitionFunction
 from finery.rewards.rewardset import RewardSet, checked
+from finery.rewards.steps import StepsFunction
 from finery.rewards.user import UserFunction
 from finery.schemas.rewards import (
     AnswerReward,
+    ChoiceReward,
     CodeTestsReward,
     FormatReward,
+    JsonSchemaReward,
+    LengthReward,
     PythonReward,
     ReasoningGymReward,
+    RegexReward,
+    RepetitionReward,
     Reward,
     SqlReward,
+    StepsReward,
 )
 
 
@@ -56,33 +66,45 @@ def build(rewards: Sequence[Reward], inputs: Mapping[str, Path], *, prefix: str 
 
 def _make(reward: Reward, inputs: Mapping[str, Path], field: str) -> tuple[str, Callable[..., Any], str]:
     """Its base name, its function, and how errors call it."""
+    if isinstance(reward, PythonReward):
+        path = inputs[f"{field}.file"]
+        return (
+            reward.function,
+            UserFunction(path, reward.function).bound(),
+            f"{field} (python {path.name}:{reward.function})",
+        )
+    return reward.kind, _function(reward, inputs, field), f"{field} ({reward.kind})"
+
+
+def _function(reward: Reward, inputs: Mapping[str, Path], field: str) -> Callable[..., Any]:
     match reward:
         case AnswerReward():
-            return "answer", AnswerFunction(reward.extract, reward.compare), f"{field} (answer)"
+            return AnswerFunction(reward.extract, reward.compare, reward.workers)
         case FormatReward():
-            return "format", _format(reward, field), f"{field} (format)"
+            return FormatFunction(reward.pattern, reward.tags, f"{field}.pattern")
+        case LengthReward():
+            return LengthFunction(reward.max_tokens, reward.cache)
+        case RegexReward():
+            return RegexFunction(reward.pattern, reward.group, f"{field}.pattern")
+        case ChoiceReward():
+            return ChoiceFunction(reward.choices, reward.extract, f"{field}.choices")
+        case JsonSchemaReward():
+            return JsonSchemaFunction(inputs[f"{field}.file"], reward.extract, f"{field}.file")
+        case StepsReward():
+            return StepsFunction(reward.pattern, f"{field}.pattern")
+        case RepetitionReward():
+            return RepetitionFunction(reward.ngram)
         case ReasoningGymReward():
-            return "reasoning_gym", GymFunction(reward.extract), f"{field} (reasoning_gym)"
+            return GymFunction(reward.extract)
         case CodeTestsReward():
             from finery.rewards.code import CodeTestsFunction
 
-            return "code_tests", CodeTestsFunction(reward), f"{field} (code_tests)"
+            return CodeTestsFunction(reward)
         case SqlReward():
             from finery.rewards.sql import SqlFunction
 
-            return "sql", SqlFunction(reward, inputs.get(f"{field}.database")), f"{field} (sql)"
-        case PythonReward():
-            path = inputs[f"{field}.file"]
-            function = UserFunction(path, reward.function).bound()
-            return reward.function, function, f"{field} (python {path.name}:{reward.function})"
+            return SqlFunction(reward, inputs.get(f"{field}.database"))
     raise TypeError(f"unknown reward {reward!r}")
-
-
-def _format(reward: FormatReward, field: str) -> FormatFunction:
-    try:
-        return FormatFunction(reward.pattern, reward.tags)
-    except re.error as error:
-        raise InputError(f"{field}.pattern: is not a regular expression: {error}") from error
 
 
 def _names(names: Sequence[str]) -> list[str]:

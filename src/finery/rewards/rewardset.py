@@ -63,6 +63,8 @@ class RewardSet:
     ) -> Scores:
         """Score N completions; row i is the data set row that completion i answers, its columns go to every reward.
 
+        A row's own `completion` goes there as `solution`, since TRL's word for what is judged is `completions`.
+
         Raises:
             StageError: a reward raised, or gave something other than N finite numbers or None.
         """
@@ -72,7 +74,9 @@ class RewardSet:
         prompts = [row.get("prompt", row.get("messages")) for row in rows]
         columns = {name: [row.get(name) for row in rows] for name in dict.fromkeys(key for row in rows for key in row)}
         columns.pop("prompt", None)
-        columns.pop("completion", None)
+        solutions = columns.pop("completion", None)
+        if solutions is not None:
+            columns["solution"] = solutions
         shaped = [conversational(prompt, text) for prompt, text in zip(prompts, completions, strict=True)]
         arguments = {
             "prompts": prompts,
@@ -176,6 +180,7 @@ def _raised(
     function: Callable[..., Any], passed: dict[str, Any], count: int, ids: Any, where: str, error: Exception
 ) -> str:
     """The message for a reward that raised; the samples are tried one by one to name the one at fault."""
+    raised: list[tuple[Exception, int, dict[str, Any]]] = []
     for index in range(count):
         one = {
             key: [value[index]] if isinstance(value, list | tuple) and len(value) == count else value
@@ -184,7 +189,11 @@ def _raised(
         try:
             function(**one)
         except Exception as single:  # the reward's own error is what the message is about
-            return f"{where} raised {_describe(single)} on {_sample(index, ids)}: {_excerpt(one)}"
+            raised.append((single, index, one))
+    if raised:
+        first, index, one = raised[0]
+        share = f"{len(raised)} of {count} samples of the batch" if count > 1 else "the only sample of the batch"
+        return f"{where} raised {_describe(first)} on {_sample(index, ids)}: {_excerpt(one)} ({share})"
     return f"{where} raised {_describe(error)} on a batch of {count} completions, but on none of them alone"
 
 

@@ -11,11 +11,14 @@ _SPACES = dict.fromkeys(map(ord, "\u3000\u00a0\u202f\u2009\u2002\u2003\u2007\u20
 _ALIKE = {ord("⁄"): "/", ord("∕"): "/", ord("￥"): "¥", ord("∶"): ":", ord("﹪"): "%"}
 _PROSE = dict.fromkeys(map(ord, "，：；！？（）［］｛｝＂＇"))
 """Full-width punctuation that separates words in Chinese prose, where it is no part of a number."""
-SAFE = {**{k: v for k, v in _WIDE.items() if k not in _PROSE}, **_MINUS, **_SPACES, **_ALIKE}
+_ONE_TO_ONE: dict[int, int | str | None] = {**_WIDE, **_MINUS, **_SPACES, **_ALIKE}
+SAFE = {code: char for code, char in _ONE_TO_ONE.items() if code not in _PROSE}
 """One character to one character, so that places in a text stay where they are; safe in running text."""
-ALL: dict[int, int | str | None] = {**_WIDE, **_MINUS, **_SPACES, **_ALIKE, ord("、"): ", "} | dict.fromkeys(
-    map(ord, "\u200b\u200c\u200d\u2060\ufeff")
-)
+ALL: dict[int, int | str | None] = {
+    **_ONE_TO_ONE,
+    ord("、"): ", ",
+    **dict.fromkeys(map(ord, "\u200b\u200c\u200d\u2060\ufeff")),
+}
 
 _WIDE_COMMA = re.compile(r"(?<=[０-９])，(?=[０-９]{3})")
 _SUPERSCRIPT = re.compile(r"[⁺⁻]?[⁰¹²³⁴-⁹]+")

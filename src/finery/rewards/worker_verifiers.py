@@ -8,7 +8,7 @@ gym(task, entry, answer) -> float
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -58,13 +58,9 @@ def _differ(a: Any, b: Any, percent: bool) -> bool:
     if isinstance(a, sympy.Tuple | sympy.FiniteSet) and type(a) is type(b) and len(a.args) == len(b.args):
         if isinstance(a, sympy.Tuple):
             return any(_differ(x, y, percent) for x, y in zip(a.args, b.args, strict=True))
-        first, second = ([_rational(x) for x in group.args] for group in (a, b))
-        if None in first or None in second:
-            return False
-        return any(
-            not _same(x, y, percent)
-            for x, y in zip(sorted(first, key=lambda r: r[0]), sorted(second, key=lambda r: r[0]), strict=True)
-        )
+        first, second = _rationals(a.args), _rationals(b.args)
+        whole = len(first) == len(second) == len(a.args)
+        return whole and any(not _same(x, y, percent) for x, y in zip(first, second, strict=True))
     x, y = _rational(a), _rational(b)
     return x is not None and y is not None and not _same(x, y, percent)
 
@@ -82,6 +78,11 @@ def _same(a: tuple[Fraction, int | None], b: tuple[Fraction, int | None], percen
 
 def _divides_a_power_of_ten(number: int) -> bool:
     return pow(10, number.bit_length(), number) == 0
+
+
+def _rationals(values: Iterable[Any]) -> list[tuple[Fraction, int | None]]:
+    """Those that are rational, in order of size."""
+    return sorted((known for each in values if (known := _rational(each))), key=lambda known: known[0])
 
 
 def _rational(value: Any) -> tuple[Fraction, int | None] | None:
