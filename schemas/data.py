@@ -109,7 +109,7 @@ Source = Annotated[
 
 
 class NearDuplicates(Model):
-    """Rows are near duplicates when the Jaccard index of their sets of word n-grams reaches `threshold`, as MinHash estimates it."""
+    """Rows are near duplicates when the Jaccard index of their sets of word n-grams reaches `threshold`, as MinHash estimates it. What is near to one another directly or by way of others is a group, of which the first row is kept."""
 
     threshold: Annotated[float, Field(gt=0, le=1)] = 0.8
     """The estimated Jaccard index from which two rows are one; the first of them is kept."""
@@ -118,7 +118,7 @@ class NearDuplicates(Model):
     num_perm: Annotated[int, Field(ge=16, le=1024)] = 128
     """Hashes in a signature: more of them estimate better and take longer."""
     compare: Literal["row", "prompt"] = "row"
-    """What is compared: prompt and completion (a whole conversation), or what the user says alone."""
+    """What is compared: prompt and completion (a whole conversation), or what the user says alone; system messages never."""
 
 
 class Decontaminate(Model):
@@ -127,9 +127,9 @@ class Decontaminate(Model):
     against: Annotated[list[Annotated[str, DATASET]], Field(min_length=1)]
     """The evaluation sets: data sets of other stages, `exam_data.test`."""
     ngram: Annotated[int, Field(ge=1)] = 13
-    """Words in an n-gram; a text shorter than that is compared as a whole (13 as in GPT-3, arXiv 2005.14165 appendix C)."""
+    """Words in an n-gram (13 as in GPT-3, arXiv 2005.14165 appendix C). A question shorter than that, but of at least 5 words, is looked for as a whole inside the row; a prompt equal to an evaluation prompt is found at any length; a shorter answer proves nothing."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """The row is dropped when more than this share of its n-grams stand in an evaluation set's prompt or answer; 0 drops it at one."""
+    """The row is dropped when more than this share of its n-grams stand in an evaluation set's prompts or answers; 0 drops it at one. Raise it where all prompts share a long instruction."""
 
 
 class Reasoning(Model):

@@ -31,7 +31,7 @@ def word_hashes(words: Iterable[str], count: int) -> Hashes:
     """CRC-32 of each of `count` words: cheap, and multiplied by 64-bit numbers before anything is told by it."""
     import numpy as np
 
-    return np.fromiter((crc32(word.encode()) for word in words), dtype=np.uint64, count=count)
+    return np.fromiter(map(crc32, map(str.encode, words)), dtype=np.uint64, count=count)
 
 
 def ngram_hashes(hashes: Hashes, by: Hashes) -> Hashes:

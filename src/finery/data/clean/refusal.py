@@ -35,7 +35,7 @@ _CANNOT = (
 _MEDIUM = "(?:the |this |that |your )?(?:images?|links?|files?|videos?|audio|attachments?|photos?|pictures?)"
 _SERVICE = (
     _any(
-        "assist", "help (?:you|with that|with this)", "provide", "answer", "fulfil", "complete (?:this|that|your)",
+        "assist", "help (?:you|with that|with this)", "provide", "answer", "fulfill?", "complete (?:this|that|your)",
         "comply", "generate", f"create (?:content|this|that|such|any|{_MEDIUM})", "engage in", "discuss", "respond to",
         "support (?:this|that|such)", "browse", "access", "process", "promote",
         "offer (?:medical|legal|financial|advice)",
