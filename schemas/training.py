@@ -74,6 +74,11 @@ class Quantization(Model):
     bnb_4bit_compute_dtype: Dtype = "float32"
     """The type weights are dequantized to and multiplied in. A CPU computes in float32; on a GPU bfloat16 is the usual one."""
 
+    def in_words(self) -> str:
+        """`nf4, double quantization, computes in float32`."""
+        double = "double quantization" if self.bnb_4bit_use_double_quant else "no double quantization"
+        return f"{self.bnb_4bit_quant_type}, {double}, computes in {self.bnb_4bit_compute_dtype}"
+
 
 _BITSANDBYTES = ("adamw_8bit", "paged_adamw_8bit", "paged_adamw_32bit")
 Optim = Literal[
@@ -200,6 +205,21 @@ def check_quantization(
         )  # fmt: skip
 
 
+def method_in_words(stage: TrainingStage, lora: Lora | None, quantization: Quantization | None) -> str:
+    """What is trained and how, in one line: for plans, logs and summaries."""
+    parts = ["all weights"]
+    if lora:
+        names = [name for name, used in (("rsLoRA", lora.use_rslora), ("DoRA", lora.use_dora)) if used]
+        where = lora.target_modules if isinstance(lora.target_modules, str) else ", ".join(lora.target_modules)
+        parts = [f"{' and '.join(names) or 'LoRA'} of rank {lora.r} on {where}"]
+    elif quantization:
+        parts = ["the adapter"]
+    if quantization:
+        parts.append(f"its base in 4 bits: {quantization.in_words()}")
+    parts.append(f"optimizer {stage.optim}")
+    return "; ".join(parts)
+
+
 def check_length(stage: TrainingStage) -> None:
     """One of max_steps and num_train_epochs is given."""
     if stage.max_steps is None and stage.num_train_epochs is None:
@@ -208,4 +228,5 @@ def check_length(stage: TrainingStage) -> None:
 
 __all__ = [
     "DatasetRef", "Lora", "Quantization", "Replay", "Sampling", "TrainingStage", "check_length", "check_quantization",
+    "method_in_words",
 ]  # fmt: skip

@@ -11,6 +11,7 @@ from finery.data.dataset import read_dataset
 from finery.data.order import is_ordered
 from finery.errors import InputError
 from finery.schemas.sft import SftStage
+from finery.schemas.training import method_in_words
 
 
 def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> StageResult:
@@ -20,8 +21,9 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         InputError: the model or a row cannot be used.
         StageError: no row is left, the loss was not finite, or training changed nothing.
     """
+    from finery.training.added_tokens import add_tokens
     from finery.training.encode import encode, warn_of_rows
-    from finery.training.models import adapter_base, load_model, load_tokenizer, publish_model
+    from finery.training.models import load_tokenizer, publish_model
     from finery.training.sampling import end_ids
     from finery.training.sft import start, train_sft
 
@@ -29,7 +31,8 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
     tokenizer = load_tokenizer(inputs["model"])
     if config.chat_template is not None:
         tokenizer.chat_template = _template(inputs["chat_template"])
-    model = load_model(inputs["model"], dtype=config.dtype, bases=context.bases, trainable=True)
+    model = _model(config, inputs["model"], context)
+    token_ids = add_tokens(model, tokenizer, config.added_tokens or (), seed=context.seed)
     ends = end_ids(model, tokenizer)
 
     def read(field: str) -> Any:
@@ -49,6 +52,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         return encoded
 
     data = read("data")
+    _tell_of_method(config, data, token_ids, context)
     trained = train_sft(
         model,
         tokenizer,
@@ -59,21 +63,71 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         evaluation=read("eval_data") if config.eval_data else None,
         eval_steps=config.eval_steps,
         lora=config.lora,
+        token_ids=token_ids if config.lora else (),
         resume=checkpoints,
     )
-    base = None
-    if hasattr(trained.model, "peft_config"):
-        digest, ref = context.input_digests.get("model", ""), context.input_refs.get("model", "")
-        base = adapter_base(inputs["model"], digest=digest, ref=ref)
-    publish_model(trained.model, tokenizer, context.output("model"), base=base)
+    sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
+    publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "rows": len(data), "rows_rejected": len(data.rejected)}
     return StageResult(
         metrics=metrics,
         summary={
             "headline": f"loss {metrics['loss']:.3f} after {trained.steps} steps",
+            "method": method_in_words(config, config.lora, config.quantization),
             "rejected": [{"id": row, "reason": reason} for row, reason in data.rejected[:20]],
         },
     )
+
+
+def _model(config: SftStage, folder: Path, context: StageContext) -> Any:
+    """The model in train mode: as it is, in 4 bits, or with the adapter that it is merged below the new one."""
+    from finery.training.arguments import check_machine, on_cpu
+    from finery.training.models import is_adapter, load_model, merge_adapter
+    from finery.training.quantize import quantize
+
+    on_cpu(config)
+    check_machine(config)
+    if is_adapter(folder):
+        if config.lora and config.adapter != "stack":
+            raise InputError(
+                "lora: the model is an adapter already; leave lora out to train it further, put a new one on it with "
+                "adapter: stack, or merge it into its base first"
+            )
+        if config.added_tokens and config.adapter != "stack":
+            raise InputError(
+                "added_tokens: an adapter that is trained further keeps its tokenizer; take adapter: stack"
+            )
+    elif config.adapter:
+        raise InputError(f"adapter: {config.adapter} is for an adapter, and the model is whole; leave it out")
+    elif config.quantization and not config.lora:
+        raise InputError("quantization: weights in 4 bits are not trained; add lora")
+    how = {"dtype": config.dtype, "bases": context.bases, "attention": config.attn_implementation}
+    if config.adapter != "stack":
+        return load_model(folder, **how, quantization=config.quantization, trainable=True)
+    merged = merge_adapter(folder, **how)
+    return (quantize(merged, config.quantization) if config.quantization else merged).train()
+
+
+def _sits_on(config: SftStage, folder: Path, context: StageContext) -> dict[str, Any]:
+    """What model.json says of the trained adapter: the model it sits on, and how that was quantized."""
+    from finery.training.folders import adapter_base, adapter_quantization
+    from finery.training.quantize import quantization_record
+
+    given = {"digest": context.input_digests.get("model", ""), "ref": context.input_refs.get("model", "")}
+    if config.lora is None:
+        return {"base": adapter_base(folder, **given), "quantization": adapter_quantization(folder)}
+    record = quantization_record(config.quantization, config.dtype) if config.quantization else None
+    return {"base": given, "quantization": record}
+
+
+def _tell_of_method(config: SftStage, data: Any, token_ids: list[int], context: StageContext) -> None:
+    from finery.training.added_tokens import unseen
+
+    print(f"method: {method_in_words(config, config.lora, config.quantization)}", flush=True)
+    if absent := unseen(config.added_tokens or (), token_ids, data.ids):
+        context.warn(
+            f"added_tokens: no row holds {', '.join(map(repr, absent))}, so training leaves them as they began"
+        )
 
 
 def _template(path: Path) -> str:

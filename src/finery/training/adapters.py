@@ -9,6 +9,7 @@ from typing import Any
 from finery.errors import InputError, StageError
 from finery.schemas.training import Lora
 from finery.training.added_tokens import trained_rows
+from finery.training.arguments import lora_config
 
 _SHOWN = 30
 
@@ -24,25 +25,13 @@ def new_adapter(model: Any, lora: Lora, *, seed: int, token_ids: Sequence[int] =
     Raises:
         InputError: `lora` names modules that the model has not, or that no adapter can go on.
     """
-    from peft import LoraConfig, get_peft_model
+    from peft import get_peft_model
     from transformers import set_seed
 
     check_targets(model, lora)
-    config = LoraConfig(
-        r=lora.r,
-        lora_alpha=lora.lora_alpha,
-        lora_dropout=lora.lora_dropout,
-        target_modules=lora.target_modules,
-        use_rslora=lora.use_rslora,
-        use_dora=lora.use_dora,
-        layers_to_transform=lora.layers_to_transform,
-        modules_to_save=lora.modules_to_save,
-        trainable_token_indices=trained_rows(model, token_ids) if token_ids else None,
-        bias="none",
-        task_type="CAUSAL_LM",
-    )
+    rows = {"trainable_token_indices": trained_rows(model, token_ids)} if token_ids else {}
     set_seed(seed)
-    return get_peft_model(model, config)
+    return get_peft_model(model, lora_config(lora, **rows))
 
 
 def check_targets(model: Any, lora: Lora) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import torch
@@ -10,6 +11,9 @@ import torch
 from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.training import Lora, TrainingStage
+
+_ATTENTION_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
+_TORCH_OPTIMIZERS = ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd")
 
 
 def trainer_arguments(config: TrainingStage, context: StageContext, model: Any, *, max_steps: int) -> dict[str, Any]:
@@ -20,9 +24,11 @@ def trainer_arguments(config: TrainingStage, context: StageContext, model: Any, 
         max_steps: optimizer steps.
 
     Raises:
-        InputError: the stage asks for GPUs that are not there, or for more than one.
+        InputError: the stage asks for GPUs that are not there, for more than one, or for what the machine lacks
+            (`check_machine`).
     """
     cpu = on_cpu(config)
+    check_machine(config)
     cosine_floor = {"min_lr_rate": config.min_lr_rate} if config.lr_scheduler_type == "cosine_with_min_lr" else None
     return {
         "output_dir": str(context.checkpoint_dir),
@@ -33,7 +39,7 @@ def trainer_arguments(config: TrainingStage, context: StageContext, model: Any, 
         "lr_scheduler_type": config.lr_scheduler_type,
         "lr_scheduler_kwargs": cosine_floor,
         "warmup_steps": config.warmup_steps,
-        "optim": "adamw_torch_fused",
+        "optim": config.optim,
         "weight_decay": config.weight_decay,
         "adam_beta1": config.adam_beta1,
         "adam_beta2": config.adam_beta2,
@@ -51,7 +57,8 @@ def trainer_arguments(config: TrainingStage, context: StageContext, model: Any, 
         "gradient_checkpointing": config.gradient_checkpointing,
         "seed": trainer_seed(context.seed),
         "use_cpu": cpu,
-        "bf16": False,
+        "use_liger_kernel": config.use_liger_kernel,
+        "bf16": config.bf16,
         "fp16": False,
         "dataloader_num_workers": 0,
         "dataloader_pin_memory": not cpu,
@@ -83,13 +90,35 @@ def on_cpu(config: TrainingStage) -> bool:
     return not gpus
 
 
+def check_machine(config: TrainingStage) -> None:
+    """What the schema cannot know: whether the GPU and the environment have what the stage asks for.
+
+    Raises:
+        InputError: bfloat16, FlashAttention, Liger's kernels or bitsandbytes are asked for and not there.
+    """
+    if config.bf16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        name = torch.cuda.get_device_name()
+        raise InputError(f"bf16: {name} computes no bfloat16 (Ampere and later do); set it to false")
+    needed = {
+        "attn_implementation": _ATTENTION_PACKAGES.get(config.attn_implementation or ""),
+        "use_liger_kernel": "liger_kernel" if config.use_liger_kernel else None,
+        "optim": None if config.optim in _TORCH_OPTIMIZERS else "bitsandbytes",
+    }
+    for field, package in needed.items():
+        if package and not find_spec(package):
+            raise InputError(
+                f"{field}: {getattr(config, field)} needs the package {package.replace('_', '-')}, which the stage's "
+                f"environment lacks; install it there, or leave {field} out"
+            )
+
+
 def trainer_seed(seed: int) -> int:
     """The stage's seed folded into the 32 bits that numpy takes."""
     return (seed ^ (seed >> 32)) & 0xFFFFFFFF
 
 
-def lora_config(lora: Lora) -> Any:
-    """peft's LoraConfig; peft is imported here and nowhere else."""
+def lora_config(lora: Lora, **more: Any) -> Any:
+    """peft's LoraConfig, with further arguments of its own; peft is imported here and in `adapters` alone."""
     from peft import LoraConfig
 
     return LoraConfig(
@@ -99,6 +128,9 @@ def lora_config(lora: Lora) -> Any:
         target_modules=lora.target_modules,
         use_rslora=lora.use_rslora,
         use_dora=lora.use_dora,
+        layers_to_transform=lora.layers_to_transform,
+        modules_to_save=lora.modules_to_save,
         bias="none",
         task_type="CAUSAL_LM",
+        **more,
     )

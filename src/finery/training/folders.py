@@ -168,6 +168,11 @@ def adapter_base(folder: Path, *, digest: str, ref: str) -> dict[str, str]:
     return dict(base)
 
 
+def adapter_quantization(folder: Path) -> dict[str, Any] | None:
+    """How the base of the adapter in `folder` was quantized while it was trained; it stays so when training goes on."""
+    return read_model_info(folder).get("quantization") if is_adapter(folder) else None
+
+
 def vocabulary_size(config: dict[str, Any]) -> int | None:
     """`vocab_size` of a config.json, of its text part when it has several."""
     text = config.get("text_config")

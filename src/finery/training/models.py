@@ -26,7 +26,7 @@ from finery.training.folders import (
     vocabulary_size,
 )
 from finery.training.publish import publish_model
-from finery.training.quantize import in_words, quantize, read_record, same_weights, through_4bit
+from finery.training.quantize import quantize, read_record, same_weights, through_4bit
 
 __all__ = [
     "adapter_base",
@@ -246,7 +246,7 @@ def _check_quantization(
     trained = read_record(recorded, folder)
     if not same_weights(trained, quantization) or dtype != recorded["dtype"]:
         raise InputError(
-            f"{folder}: is an adapter trained on {recorded['dtype']} weights in {in_words(trained)}; train it further "
+            f"{folder}: is an adapter trained on {recorded['dtype']} weights in {trained.in_words()}; train it further "
             "with the same dtype and quantization, or without quantization on the dequantized weights"
         )
 

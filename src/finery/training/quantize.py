@@ -145,12 +145,6 @@ def quantized_layers(model: Any) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, Linear4bit)}
 
 
-def in_words(quantization: Quantization) -> str:
-    """One line for plans, logs and summaries: `nf4, double quantization, computes in float32`."""
-    double = "double quantization" if quantization.bnb_4bit_use_double_quant else "no double quantization"
-    return f"{quantization.bnb_4bit_quant_type}, {double}, computes in {quantization.bnb_4bit_compute_dtype}"
-
-
 def require_bitsandbytes() -> None:
     """Raises:
     InputError: bitsandbytes is not installed in the stage's environment.
@@ -164,6 +158,6 @@ def require_bitsandbytes() -> None:
 
 
 __all__ = [
-    "dequantize", "in_words", "is_quantized", "quantization_record", "quantize", "quantized_layers", "read_record",
+    "dequantize", "is_quantized", "quantization_record", "quantize", "quantized_layers", "read_record",
     "require_bitsandbytes", "same_weights", "through_4bit", "to_device", "unseen_by_trl",
 ]  # fmt: skip

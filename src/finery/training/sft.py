@@ -22,11 +22,13 @@ from trl.trainer.utils import add_fused_lm_head
 from finery.contract import StageContext
 from finery.errors import InputError, StageError
 from finery.schemas.training import Lora, Replay, TrainingStage
-from finery.training.arguments import lora_config, on_cpu, quietly, trainer_arguments
+from finery.training.adapters import check_reached, new_adapter
+from finery.training.arguments import on_cpu, quietly, trainer_arguments, trainer_seed
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.collate import Feed, SubBatch, first_item, targets
 from finery.training.encode import Encoded
+from finery.training.quantize import is_quantized, to_device, unseen_by_trl
 
 EVAL_BATCH = 64
 
@@ -154,30 +156,37 @@ def train_sft(
     evaluation: Encoded | None = None,
     eval_steps: int | None = None,
     lora: Lora | None = None,
+    token_ids: Sequence[int] = (),
     resume: tuple[Checkpoints, Checkpoint | None] | None = None,
 ) -> SftRun:
     """Train `model` on `data`, from the last whole checkpoint if there is one.
 
     Args:
-        model: a causal LM, or a PeftModel whose adapter is continued.
+        model: a causal LM, of 4-bit weights if an adapter goes on them, or a PeftModel whose adapter is continued.
         data: the stage's own rows; `config.per_device_train_batch_size` of them a micro-batch.
         replay: rows shown beside them, and how many with what weight.
         evaluation: rows whose loss is logged every `eval_steps` and at the end.
         lora: put a new adapter on the model and train that alone.
+        token_ids: with `lora`, rows of the embedding and the head that are trained beside it.
         resume: where checkpoints are, and the one to go on from, if the caller has looked already.
 
     Returns:
         The trained model (wrapped in a PeftModel when `lora` is given) and the last metrics.
 
     Raises:
-        InputError: `lora` on a model that is an adapter already.
+        InputError: `lora` on a model that is an adapter already, or on modules that it has not.
         StageError: the loss was not finite, or training changed nothing.
         Interrupted: the user asked to stop; the next run goes on from there.
     """
     if lora is not None and hasattr(model, "peft_config"):
         raise InputError(
-            "lora: the model is an adapter already; leave lora out to train it further, or merge it into its base first"
+            "lora: the model is an adapter already; leave lora out to train it further, put a new one on it with "
+            "adapter: stack, or merge it into its base first"
         )
+    if lora is not None:
+        model = new_adapter(model, lora, seed=trainer_seed(context.seed), token_ids=token_ids)
+    if is_quantized(model) and not on_cpu(config):
+        model = to_device(model, torch.device("cuda", torch.cuda.current_device()))
     keeper, checkpoint = resume or start(context)
     split = on_cpu(config)
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -191,30 +200,32 @@ def train_sft(
         split=split,
     )
     steps = total_steps(config, len(feed))
-    trainer = ReplayTrainer(
-        model,
-        feed=feed,
-        evaluation=Feed(evaluation, EVAL_BATCH, 0, pad_id=pad_id, split=split) if evaluation else None,
-        replay_weight=replay[1].weight if replay else 0.0,
-        args=quietly(
-            SFTConfig,
-            **trainer_arguments(config, context, model, max_steps=steps),
-            eval_strategy="steps" if evaluation else "no",
-            eval_steps=(eval_steps or steps) if evaluation else None,
-            max_length=None,
-            packing=False,
-            completion_only_loss=False,
-            loss_type="nll",
-            dataset_kwargs={"skip_prepare_dataset": True},
-        ),
-        processing_class=tokenizer,
-        peft_config=lora_config(lora) if lora else None,
-    )
+    with unseen_by_trl(model):
+        trainer = ReplayTrainer(
+            model,
+            feed=feed,
+            evaluation=Feed(evaluation, EVAL_BATCH, 0, pad_id=pad_id, split=split) if evaluation else None,
+            replay_weight=replay[1].weight if replay else 0.0,
+            args=quietly(
+                SFTConfig,
+                **trainer_arguments(config, context, model, max_steps=steps),
+                eval_strategy="steps" if evaluation else "no",
+                eval_steps=(eval_steps or steps) if evaluation else None,
+                max_length=None,
+                packing=False,
+                completion_only_loss=False,
+                loss_type="nll",
+                dataset_kwargs={"skip_prepare_dataset": True},
+            ),
+            processing_class=tokenizer,
+        )
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)
     what = "the adapter" if hasattr(trainer.model, "peft_config") else "the model"
     before.check(trainer.model, what, "raise learning_rate, or max_steps beyond warmup_steps")
+    if idle := check_reached(trainer.model):
+        context.warn(f"no gradient reached the adapters of {len(idle)} modules: {', '.join(idle[:5])}")
     return SftRun(trainer.model, trainer.report.last, steps)
 
 
