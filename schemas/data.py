@@ -23,7 +23,7 @@ class FileSource(_Source):
     """JSON, JSONL, CSV or Parquet, compressed or not."""
     path: FilePath
     """A file, a folder (all data files below it) or a glob, relative to the YAML file."""
-    format: Literal["auto", "prompt_completion", "messages", "alpaca", "sharegpt", "answer"] = "auto"
+    format: Literal["auto", "prompt_completion", "messages", "alpaca", "sharegpt", "answer", "preference"] = "auto"
     """What the rows look like; `auto` recognises it from the columns."""
     columns: dict[str, str] = {}
     """Finery's column to the file's: `{prompt: question, completion: solution, meta.topic: subject}`; `a.b` reaches into an object."""
@@ -46,7 +46,7 @@ class HubSource(_Source):
     """The data set's configuration."""
     split: str = "train"
     """The split to read."""
-    format: Literal["auto", "prompt_completion", "messages", "alpaca", "sharegpt", "answer"] = "auto"
+    format: Literal["auto", "prompt_completion", "messages", "alpaca", "sharegpt", "answer", "preference"] = "auto"
     """What the rows look like; `auto` recognises it from the columns."""
     columns: dict[str, str] = {}
     """Finery's column to the data set's."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-MEASURED = ("prompt", "completion", "messages", "answer")
+MEASURED = ("prompt", "completion", "messages", "chosen", "rejected", "answer")
 
 
 class Histogram:

@@ -223,8 +223,9 @@ def _conversational(row: Row, *, chat: bool, system: str | None) -> Row:
     """Text as messages when `chat` asks for it, and the system message first where there is none."""
     if chat and isinstance(row.get("prompt"), str):
         row = {**row, "prompt": [{"role": "user", "content": row["prompt"]}]}
-        if isinstance(row.get("completion"), str):
-            row["completion"] = [{"role": "assistant", "content": row["completion"]}]
+        for said in ("completion", "chosen", "rejected"):
+            if isinstance(row.get(said), str):
+                row[said] = [{"role": "assistant", "content": row[said]}]
     if system:
         row = {n: _with_system(v, system) if n in ("prompt", "messages") else v for n, v in row.items()}
     return row

@@ -6,6 +6,7 @@ A row is a dict with some of these keys; a key whose value is absent is absent f
     prompt      str, or a list of messages {"role": str, "content": str}
     completion  str, or a list of messages
     messages    a list of messages
+    chosen, rejected   two completions of the prompt, the better and the worse; as completion
     answer      str
     tests, sql, meta   any JSON value (`meta` a dict); stored as canonical JSON text
     weight      float, how often the row is drawn, 1 on average in a data set
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 Message = dict[str, str]
 
-CONVERSATIONAL = ("prompt", "completion", "messages")
-"""Columns that may hold messages; the first two may hold text instead."""
+CONVERSATIONAL = ("prompt", "completion", "messages", "chosen", "rejected")
+"""Columns that may hold messages; all but `messages` may hold text instead."""
 JSON_COLUMNS = ("tests", "sql", "meta")
 COLUMNS = ("id", *CONVERSATIONAL, "answer", *JSON_COLUMNS, "weight")
 DATA_FILE = "data.parquet"

@@ -65,10 +65,10 @@ def by_difficulty(
 
 
 def _written(row: Row) -> Any:
-    """What is learned: the completion, of a conversation what the assistant says; else the prompt."""
+    """What is learned: the completion (or chosen), of a conversation what the assistant says; else the prompt."""
     if "messages" in row:
         return [turn["content"] for turn in row["messages"] if turn["role"] == "assistant"]
-    said = row.get("completion", row.get("prompt"))
+    said = row.get("completion", row.get("chosen", row.get("prompt")))
     return said if isinstance(said, str) else [turn["content"] for turn in said or ()]
 
 

@@ -2,6 +2,7 @@
 
 prompt_completion  prompt, completion (text, or messages), answer, tests, sql
 answer             prompt, and answer, tests or sql
+preference         prompt, chosen, rejected; or chosen and rejected as whole conversations, which begin with the prompt
 messages           messages, a list of {role, content}; system
 sharegpt           conversations, a list of {from, value}; system
 alpaca             instruction, input, output, system, history
@@ -26,6 +27,7 @@ from finery.errors import InputError
 _COLUMNS: dict[str, tuple[str, ...]] = {
     "prompt_completion": ("prompt", "completion", "answer", "tests", "sql"),
     "answer": ("prompt", "answer", "tests", "sql"),
+    "preference": ("prompt", "chosen", "rejected", "role", "content", "answer", "tests", "sql"),
     "messages": ("messages", "role", "content", "system", "answer", "tests", "sql"),
     "sharegpt": ("conversations", "from", "value", "system", "answer", "tests", "sql"),
     "alpaca": ("instruction", "input", "output", "system", "history", "answer", "tests", "sql"),
@@ -157,7 +159,10 @@ def recognise(asked: str, columns: Mapping[str, str], present: Iterable[str], wh
         "sharegpt": "conversations" in known,
         "alpaca": {"instruction", "output"} <= known,
         "prompt_completion": {"prompt", "completion"} <= known,
-        "answer": "prompt" in known and "completion" not in known and bool(known & set(VERIFIED)),
+        "answer": "prompt" in known
+        and not known & {"completion", "chosen", "rejected"}
+        and bool(known & set(VERIFIED)),
+        "preference": {"chosen", "rejected"} <= known,
     }
     if asked != "auto":
         return asked

@@ -102,6 +102,7 @@ def fingerprint(row: Row, *, prompt_only: bool) -> bytes:
     if not prompt_only:
         parts += [_normal_text(row[name]) if name in row else "null" for name in ("completion", "answer")]
         parts += [canonical(_normal(row[name])) if name in row else "null" for name in ("tests", "sql")]
+        parts += [_normal_text(row[name]) for name in ("chosen", "rejected") if name in row]
     return hashlib.sha256(",".join(parts).encode()).digest()[:16]
 
 

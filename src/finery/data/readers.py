@@ -39,6 +39,52 @@ def _prompt(how: Format, value: Mapping[str, Any]) -> Any:
     return prompt
 
 
+def _preference(how: Format, value: Mapping[str, Any]) -> Row:
+    """A prompt and two completions; whole conversations are parted where they differ first."""
+    given = {side: how.get(value, side) for side in ("chosen", "rejected")}
+    if all(isinstance(side, list) for side in given.values()):
+        chosen, rejected = (how.turns(value, side, KEYS[0]) for side in given)
+        if chosen[0]["role"] != "assistant":
+            return _parted(how, value, chosen, rejected)
+        prompt: Any = _prompt(how, value)
+        if isinstance(prompt, str):
+            raise Reject("chosen", "wrong_type", "holds messages beside a prompt of text; both must be of one form")
+    else:
+        prompt = _prompt(how, value)
+        texts = [how.text(value, side) for side in given]
+        if isinstance(prompt, str):
+            return {"prompt": prompt} | _unlike(*texts)
+        chosen, rejected = ([{"role": "assistant", "content": text}] for text in texts)
+    for side, turns in (("chosen", chosen), ("rejected", rejected)):
+        check_turns([*prompt, *turns], side, last="assistant")
+    return {"prompt": prompt} | _unlike(chosen, rejected)
+
+
+def _parted(how: Format, value: Mapping[str, Any], chosen: list[Any], rejected: list[Any]) -> Row:
+    """The row of two whole conversations: their common beginning is the prompt."""
+    for side, turns in (("chosen", chosen), ("rejected", rejected)):
+        check_turns(turns, side, last="assistant")
+    _unlike(chosen, rejected)
+    shorter = min(len(chosen), len(rejected))
+    common = next((at for at in range(shorter) if chosen[at] != rejected[at]), shorter)
+    if common in (0, shorter) or {chosen[common]["role"], rejected[common]["role"]} != {"assistant"}:
+        reason = f"first differs from chosen in turn {common}, which is not the assistant's in both"
+        raise Reject("rejected", "bad_turns", reason)
+    prompt = chosen[:common]
+    asked = how.get(value, "prompt")
+    if isinstance(asked, list):
+        asked = how.turns(value, "prompt", KEYS[0])
+    if asked is not None and asked not in (prompt, prompt[-1]["content"]):
+        raise Reject("prompt", "bad_turns", "is not the common beginning of chosen and rejected, nor its last turn")
+    return {"prompt": prompt, "chosen": chosen[common:], "rejected": rejected[common:]}
+
+
+def _unlike(chosen: Any, rejected: Any) -> Row:
+    if chosen == rejected:
+        raise Reject("rejected", "same", "is the same as chosen")
+    return {"chosen": chosen, "rejected": rejected}
+
+
 def _answer(how: Format, value: Mapping[str, Any]) -> Row:
     return {"prompt": _prompt(how, value)}
 
@@ -86,6 +132,7 @@ def _history(history: Any) -> list[dict[str, str]]:
 READERS: dict[str, Callable[[Format, Mapping[str, Any]], Row]] = {
     "prompt_completion": _prompt_completion,
     "answer": _answer,
+    "preference": _preference,
     "messages": _messages,
     "sharegpt": _sharegpt,
     "alpaca": _alpaca,

@@ -41,7 +41,7 @@ class Characters:
         return mended
 
     def _drop(self, row: Row) -> None:
-        for column in ("prompt", "completion", "messages", "answer"):
+        for column in ("prompt", "completion", "chosen", "rejected", "messages", "answer"):
             value = row.get(column)
             if isinstance(value, str):
                 if "\ufffd" in value:

@@ -8,6 +8,14 @@ from typing import Any, NamedTuple, Protocol
 from finery.data.dataset import Row
 from finery.data.records import Reject
 
+_COLUMNS = {
+    **{"prompt": "user", "completion": "assistant", "chosen": "assistant", "rejected": "assistant"},
+    "messages": "",
+}
+"""The columns of texts, and who says a text in them."""
+_WHERE = {"prompt": "prompt", "answer": ""}
+"""What `Mend` is told of a text in them; a text in another column is a completion."""
+
 
 class CleanStep(Protocol):
     """One step of cleaning.
@@ -36,11 +44,11 @@ class Text(NamedTuple):
 
 
 def texts(row: Row) -> Iterator[Text]:
-    """What stands in prompt, completion and messages, in order.
+    """What stands in prompt, completion, chosen, rejected and messages, in order.
 
     The role is a message's own; a text prompt is the user's, a text completion the assistant's.
     """
-    for column, role in (("prompt", "user"), ("completion", "assistant"), ("messages", "")):
+    for column, role in _COLUMNS.items():
         value = row.get(column)
         if isinstance(value, str):
             yield Text(column, role, value)
@@ -61,7 +69,7 @@ Mend = Callable[[str, str], str]
 
 
 def mend_row(row: Row, mend: Mend, step: str) -> Row:
-    """Apply a function to every text of a row: prompt, completion, contents of messages, answer.
+    """Apply a function to every text of a row: prompt, completion (chosen, rejected), contents of messages, answer.
 
     Returns:
         The same row when no text changed, otherwise a new one; ids and everything else are as they were.
@@ -70,12 +78,12 @@ def mend_row(row: Row, mend: Mend, step: str) -> Row:
         Reject: a text became empty.
     """
     changed: dict[str, Any] = {}
-    for column in ("prompt", "completion", "messages", "answer"):
+    for column in (*_COLUMNS, "answer"):
         value = row.get(column)
         if value is None:
             continue
         if isinstance(value, str):
-            mended: Any = mend(value, "" if column == "answer" else column)
+            mended: Any = mend(value, _WHERE.get(column, "completion"))
             if mended is value or mended == value:
                 continue
             if not mended.strip():
