@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any
@@ -21,9 +21,10 @@ class CodeTestsFunction:
     Args:
         reward: its limits.
         python: the interpreter that runs the code; this one by default.
+        without: mechanisms of confinement to do without; for tests.
     """
 
-    def __init__(self, reward: CodeTestsReward, python: str | None = None) -> None:
+    def __init__(self, reward: CodeTestsReward, python: str | None = None, without: Sequence[str] = ()) -> None:
         self.reward = reward
         self._sandbox = Sandbox(
             seconds=reward.timeout,
@@ -31,6 +32,7 @@ class CodeTestsFunction:
             full=reward.confinement == "full",
             workers=reward.workers,
             python=python,
+            without=without,
         )
 
     def __call__(

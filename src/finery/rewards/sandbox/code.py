@@ -32,6 +32,7 @@ class TestCode:
         names: names it uses and does not define; what the judged code defines of them is the judged code's.
         modules: names it uses as modules without importing them, with the module's own name.
         required: names that the judged code must define.
+        calls: what is to be called once the code has run: (check | function | class, name), less what it calls itself.
         target: the name by which judged code is recognised, or None.
 
     Raises:
@@ -44,6 +45,7 @@ class TestCode:
         self._entry = entry
         if entry:
             self.parse(entry, "entry_point: ")
+        self.calls = self._calls()
         own, free = _scopes(symtable.symtable(text, _OURS, "exec"))
         called = [node.func.id for node in ast.walk(self.tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
         unknown = [name for name in free if name not in own and name not in _BUILTINS]
@@ -77,8 +79,7 @@ class TestCode:
             raise Unfit(f"{label}is no Python{place}: {getattr(error, 'msg', error)}") from None
         return tree
 
-    def calls(self) -> list[tuple[str, str]]:
-        """What is to be called once the code has run: (check | function | class, name), less what it calls itself."""
+    def _calls(self) -> list[tuple[str, str]]:
         done = {
             node.value.func.id
             for node in self.tree.body

@@ -41,16 +41,17 @@ class Confinement:
         work: the folder in which judged code may write.
         full: whether to refuse where Landlock is missing.
         namespaces: what `enter` gave.
+        landlocked: whether to use Landlock where it is there.
 
     Raises:
         Lacking: seccomp is missing, or Landlock with `full`.
     """
 
-    def __init__(self, work: str, *, full: bool, namespaces: bool) -> None:
+    def __init__(self, work: str, *, full: bool, namespaces: bool, landlocked: bool) -> None:
         self._libc = c_library()
         self._namespaces = namespaces
         self._base = _address_space()
-        self._rules = self._landlock(work, full)
+        self._rules = self._landlock(work, full, landlocked)
         machine = platform.machine()
         try:
             self._filter = Filter(machine, writable=self._rules is not None)
@@ -64,8 +65,8 @@ class Confinement:
         else:
             self.in_force.append(f"Landlock (ABI {landlock.abi(self._libc)})")
 
-    def _landlock(self, work: str, full: bool) -> landlock.Rules | None:
-        if landlock.abi(self._libc):
+    def _landlock(self, work: str, full: bool, landlocked: bool) -> landlock.Rules | None:
+        if landlocked and landlock.abi(self._libc):
             return landlock.Rules(self._libc, work)
         if full:
             raise Lacking("Landlock, which keeps judged code from the user's files (Linux 5.13, `lsm=landlock,...`)")

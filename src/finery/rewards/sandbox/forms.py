@@ -96,12 +96,12 @@ def _code(parts: list[tuple[str, str]], tests: Mapping[str, Any]) -> Tests:
     prefix, setup, entry = (tests.get(name) or "" for name in ("prefix", "setup", "entry_point"))
     if setup:
         parts = [("setup: ", setup), *parts]
-    code = TestCode("\n".join(text for _, text in parts), entry)
     for label, text in parts:
         TestCode.parse(text, label)
+    code = TestCode("\n".join(text for _, text in parts), entry)
     job = {
         "code": parts,
-        "calls": code.calls(),
+        "calls": code.calls,
         "names": code.names,
         "required": code.required,
         "modules": code.modules,

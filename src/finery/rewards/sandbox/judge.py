@@ -45,12 +45,14 @@ class Judge:
         self._until = 0.0
         self._printed = bytearray()
         self._shown = 0
+        self._keep = False
         os.set_blocking(output, False)
 
     def verdict(self, job: Mapping[str, Any]) -> dict[str, Any]:
         """Judge one completion; see forms.Tests for what a job holds."""
         self._until = time.monotonic() + job["seconds"]
         try:
+            self._keep = job["order"]["main"]
             none = self._link.start(job["order"])
             if none is not None:
                 return _no(none)
@@ -197,7 +199,7 @@ class Judge:
         return True
 
     def _wait(self) -> None:
-        """Until the candidate sends something; what it prints meanwhile is shown to the tests as their own output."""
+        """Until the candidate sends something; what it prints meanwhile is shown to tests as their own, or a program's kept."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._output, select.POLLIN)
@@ -205,7 +207,7 @@ class Judge:
             events = dict(self._ready(poll))
             if self._output in events and not self._drain():
                 poll.unregister(self._output)
-            if self._printed:
+            if self._printed and not self._keep:
                 self._shown += len(self._printed)
                 sys.stdout.write(self._printed.decode("utf-8", "replace"))
                 self._printed.clear()

@@ -33,6 +33,9 @@ class _Short(reprlib.Repr):
         self.maxstring = self.maxother = self.maxlong = 120
         self.maxlist = self.maxtuple = self.maxdict = self.maxset = 20
 
+    def repr_int(self, value: int, _: int) -> str:
+        return repr(value) if value.bit_length() < 400 else f"<an int of {value.bit_length()} bits>"
+
     def repr_Handle(self, value: Handle, _: int) -> str:
         return f"<{value._finery_name} object>"
 
@@ -89,6 +92,8 @@ class Link:
         value = self.ask("eval", expression) if expression else self.ask("get", name)
         if isinstance(value, Handle):
             self._names[value._finery_place] = name
+        else:
+            self.asked += 1  # a constant, which is an answer by itself
         return value
 
     def defined(self, names: list[str]) -> list[str]:
@@ -104,7 +109,7 @@ class Link:
             Unsupported: an argument cannot cross.
             wire.Broken: the candidate is gone or talks nonsense.
         """
-        self.asked += operation != "globals"
+        self.asked += operation not in ("globals", "get", "eval")
         try:
             return self._ask(operation, arguments)
         except (wire.Broken, Unsupported, OutOfTime, Flooded) as error:

@@ -15,7 +15,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,10 +58,20 @@ class Sandbox:
         full: whether a kernel without Landlock is refused.
         workers: checks side by side.
         python: the interpreter; this one by default.
+        without: `namespaces`, `landlock`: mechanisms to do without, as a kernel would that has none; for tests.
     """
 
-    def __init__(self, *, seconds: float, memory_mb: int, full: bool, workers: int, python: str | None = None) -> None:
-        self._options = {"seconds": seconds, "memory": memory_mb << 20, "full": full}
+    def __init__(
+        self,
+        *,
+        seconds: float,
+        memory_mb: int,
+        full: bool,
+        workers: int,
+        python: str | None = None,
+        without: Sequence[str] = (),
+    ) -> None:
+        self._options = {"seconds": seconds, "memory": memory_mb << 20, "full": full, "without": list(without)}
         self._python = python or sys.executable
         self._workers = workers
         self._owner = 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import itertools
 import re
 import textwrap
+import warnings
 from collections.abc import Iterator
 
-_FENCE = re.compile(r"^[ \t]*```+[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
+_FENCE = re.compile(r"^[ \t]*```+[ \t]*([\w+.-]*)[^\n]*\n(.*?)(^[ \t]*```|\Z)", re.DOTALL | re.MULTILINE)
 _PYTHON = frozenset({"python", "py", "python3", "py3"})
 _STARTS = re.compile(r"^(?:(?:def|class|import|from|async def)\b|@)", re.MULTILINE)
 _TRIES = 40
@@ -42,7 +42,7 @@ def program(text: str, *, extract: str, prefix: str, entry: str | None, imports:
     if not code.strip() and not prefix:
         raise NoCode("the completion is empty")
     candidates = list(_candidates(code, prefix, entry))
-    chosen = next((source for source in candidates if _parse(source) is not None), candidates[0])
+    chosen = next((source for source in candidates if _compiles(source)), candidates[0])
     return f"{imports}\n{chosen}" if imports else chosen
 
 
@@ -53,9 +53,9 @@ def find(text: str, extract: str, entry: str | None) -> str | None:
     """
     if extract == "whole":
         return text
-    blocks = [(match[1].lower(), match[2]) for match in _FENCE.finditer(text.replace("\r\n", "\n"))]
-    code = [content for language, content in blocks if language in _PYTHON]
-    code = code or [content for language, content in blocks if not language]
+    blocks = list(_FENCE.finditer(text.replace("\r\n", "\n")))
+    code = [block[2] for block in blocks if block[1].lower() in _PYTHON]
+    code = code or [block[2] for block in blocks if not block[1] and (block[3] or not text[: block.start()].strip())]
     if not code:
         return None if extract == "fence" else _before_fence(text)
     defining = [content for content in code if entry and _mentions(content, entry)]
@@ -102,8 +102,11 @@ def _shorter(source: str, least: int) -> Iterator[str]:
         yield source[:edge]
 
 
-def _parse(source: str) -> ast.Module | None:
+def _compiles(source: str) -> bool:
     try:
-        return ast.parse(source)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(source, "<completion>", "exec", dont_inherit=True)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
+        return False
+    return True

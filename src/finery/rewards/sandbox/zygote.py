@@ -1,6 +1,7 @@
 """A clean interpreter that forks a judge and a candidate for each check; run as a script by `pool`.
 
-    python -s -P -B -X utf8 zygote.py '{"work": folder, "full": bool, "memory": bytes, "seconds": float}'
+    python -s -P -B -X utf8 zygote.py '{"work": folder, "full": bool, "memory": bytes, "seconds": float,
+        "without": [mechanisms left out]}'
 
 A job comes on stdin (4 bytes of length, JSON) and is read by the judge alone, so nothing of a test is ever in the memory
 that candidates are forked from. On stdout come a line when the zygote is ready ({"ready": ..., "missing": ...} or
@@ -197,17 +198,21 @@ def main() -> None:
     """Set up, say what is in force, and serve."""
     options = json.loads(sys.argv[1])
     confine = load("confine")
-    guard = _guard(options["work"], confine)
+    guard = "namespaces" not in options["without"] and _guard(options["work"], confine)
     os.environ["TZ"] = "UTC"
     time.tzset()
     try:
-        confinement = confine.Confinement(options["work"], full=options["full"], namespaces=guard)
+        confinement = confine.Confinement(
+            options["work"], full=options["full"], namespaces=guard, landlocked="landlock" not in options["without"]
+        )
     except confine.Lacking as error:
         os.write(1, json.dumps({"lacking": str(error)}).encode() + b"\n")
         return
     for name in PRELOADED:
         importlib.import_module(name)
     os.environ.clear()
+    for library in ("OMP", "OPENBLAS", "MKL"):  # numpy would start a thread a core, each with memory of its own
+        os.putenv(f"{library}_NUM_THREADS", "1")  # seen by C libraries only
     sys.argv[:] = [""]
     zygote = Zygote(options, confinement)
     gc.collect()
@@ -219,15 +224,13 @@ def main() -> None:
 
 def _guard(work: str, confine: Any) -> bool:
     """Namespaces where there are any: this process then only waits, and its child is the zygote, pid 1 of its own."""
-    libc = confine.c_library()
     if not confine.enter(work):
-        libc.prctl(36, ctypes.c_ulong(1), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
         return False
     child = os.fork()
     if child:
         os.closerange(0, 2)
         os._exit(0 if os.waitpid(child, 0)[1] == 0 else 1)
-    libc.prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
+    confine.c_library().prctl(1, ctypes.c_ulong(signal.SIGKILL), 0, 0, 0)  # PR_SET_PDEATHSIG
     if os.getppid() != 0:
         os._exit(1)
     return True
