@@ -207,6 +207,42 @@ def data_show(
     print(show(file, stage, set_ or [], rows=rows, model=model, split=split, as_json=as_json, colour=colour))
 
 
+reward_app = typer.Typer(help="Try rewards.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(reward_app, name="reward")
+
+
+@reward_app.command("check")
+def reward_check(
+    path: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PATH",
+            help="Rows with prompt, answer (or tests, sql, meta) and completion or completions: "
+            "JSONL, JSON, CSV, Parquet, a folder, or a data set of finery's.",
+            show_default=False,
+        ),
+    ],
+    rewards: Annotated[
+        list[str],
+        typer.Option(
+            "--reward",
+            metavar="REWARD",
+            help="A kind, or an entry of `rewards:`: --reward '{kind: answer, extract: boxed}'. May be repeated.",
+        ),
+    ],
+    tokenizer: Annotated[
+        Path | None,
+        typer.Option("--tokenizer", metavar="FOLDER", help="Counts the tokens for length and repetition."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score completions and print why each scored as it did; bad rows are named, with exit code 2."""
+    from finery.reward_check import check
+
+    for line in check(path, rewards, tokenizer=tokenizer, as_json=as_json):
+        print(line)
+
+
 @app.command(hidden=True)
 def stage(spec: Annotated[Path, typer.Argument(metavar="SPEC")]) -> None:
     """Run one stage from its spec; the engine does this."""

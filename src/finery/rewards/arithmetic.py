@@ -21,7 +21,8 @@ _SIDE = rf"{_TERM}(?:[-+*/]{_TERM}){{0,24}}"
 _EQUATION = re.compile(rf"(?P<left>{_SIDE})=(?=(?P<right>{_SIDE}))")
 _TIMES = re.compile(r"\\times(?![A-Za-z])|\\cdot(?![A-Za-z])|[×·∙]|(?<=[0-9)]) {0,3}[xX] {0,3}(?=[0-9(])")
 _DIVIDED = re.compile(r"\\div(?![A-Za-z])|÷")
-_BEFORE = re.compile(r"[A-Za-z0-9_.+*/^\-]$")
+_DELIMITER = re.compile(r"\\[()\[\]]|\$\$")
+_BEFORE = re.compile(r"[A-Za-z0-9_.+*/^\-]\Z")
 _AFTER = re.compile(r"[A-Za-z0-9_^(]|\.[0-9]")
 _GOES_ON = re.compile(r"[+*/^]|- {0,3}[A-Za-z0-9(]")
 _TOKEN = re.compile(rf"{_NUMBER}|[-+*/()]")
@@ -42,12 +43,12 @@ class Equation:
 
 def equations(text: str) -> list[Equation]:
     """The equations of numbers in a text, in order; one side at least has an operation. `a=b=c` is `a=b` and `b=c`."""
-    text = _DIVIDED.sub("/", _TIMES.sub("*", fold(text)))
+    text = _DIVIDED.sub("/", _TIMES.sub("*", _DELIMITER.sub(" ", fold(text))))
     found = []
     for match in _EQUATION.finditer(text):
         if _is_part(text, match):
             continue
-        one = equation(match["left"], match["right"])
+        one = equation(*_balanced(match["left"], match["right"]))
         if one is not None and re.search("[-+*/]", one.text.replace("=-", "=").lstrip("-")):
             found.append(one)
         if len(found) == MOST:
@@ -61,6 +62,16 @@ def _is_part(text: str, match: re.Match[str]) -> bool:
     after = text[match.end("right") : match.end("right") + 8]
     glued = not match["right"].endswith(" ") and _AFTER.match(after) is not None
     return glued or _BEFORE.search(before) is not None or _GOES_ON.match(after) is not None
+
+
+def _balanced(left: str, right: str) -> tuple[str, str]:
+    """Both sides without the bracket around the whole equation: `(2+3=5)`."""
+    left, right = left.strip(), right.strip()
+    while left.startswith("(") and left.count("(") > left.count(")"):
+        left = left[1:].lstrip()
+    while right.endswith(")") and right.count(")") > right.count("("):
+        right = right[:-1].rstrip()
+    return left, right
 
 
 def equation(left: str, right: str) -> Equation | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from finery.rewards import worker
 from finery.rewards.symbols import ALL, raised
+from finery.rewards.units import parse_unit
 
 if TYPE_CHECKING:  # named, so that the digest of a stage's code covers what runs in the process
     from finery.rewards import worker_main, worker_verifiers  # noqa: F401
@@ -119,7 +120,8 @@ def tidy(text: str) -> str:
     for sign, macro in _SIGNS.items():
         text = text.replace(sign, macro)
     text = _ROOT.sub(lambda root: f"\\sqrt{{{root[1] or root[2]}}}", text)
-    return _HAN_UNIT.sub("", text).strip()
+    unit = _HAN_UNIT.search(text)
+    return text[: unit.start()] if unit and parse_unit(unit[0]) is not None else text
 
 
 def _within_guards(text: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from finery.rewards.numbers import INTEGER, LONGEST
+from finery.rewards.numbers import INTEGER, LONGEST, parse_number
 from finery.rewards.symbols import fold
 
 _DIGITS = rf"(?:[0-9]{{1,3}}(?:(?:,\\!|\{{,\}}|\\,)[0-9]{{3}})+(?![0-9])|{INTEGER})"
@@ -21,7 +21,7 @@ NUMBER = re.compile(
     rf"|{INTEGER}(?: |\s?又\s?)[0-9]+/[0-9]+"
     r"|[0-9]+\s?分之\s?[0-9]+"
     rf"|{_DIGITS}(?:(?:,[0-9]+)+|(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?"
-    rf"(?:\s?(?:\\times|\\cdot|[×·*xX])\s?10{_RAISED}|\s?/\s?[0-9]+|\^\{{?[0-9]{{1,5}}\}}?)?(?::[0-9]+)*)"
+    rf"(?:\s?(?:\\times|\\cdot|[×·*xX])\s?10{_RAISED}|\s?/\s?[0-9]+|{_RAISED})?(?::[0-9]+)*)"
     rf"|\.[0-9]+|[¼-¾⅐-⅞])"
     r"(?:\s?(?:hundred|thousand|million|billion|trillion)\b|[百千万亿]+(?![分米克瓦卡]))?(?:\s?\\?%)?"
 )
@@ -35,14 +35,17 @@ _NEGATED = re.compile(r"[\s*]{0,8}(?:not\b|n't|不是)")
 _LEAD = re.compile(r"[\s*:：]{0,200}")
 _SENTENCE = re.compile(r"\n|[.!?](?=\s|$|\*)|[。！？]")
 _REASON = re.compile(
-    r"[,，;；]\s*(?:because|since|as|which|where|so|hence|therefore|thus|i\.e|因为|所以|因此|即|也就是|其中)|\s[(（](?=[A-Za-z㐀-鿿]{2})",
+    r"[,，;；]\s*(?:because|since|as|which|where|so|hence|therefore|thus|i\.e|因为|所以|因此|即|也就是|其中)|\s[(（](?=[A-Za-z㐀-鿿]{2})|（(?=[A-Za-z㐀-鿿])",
     re.IGNORECASE,
 )
 _CLAIM = re.compile(r"(?:\b(?:is|are|equals)\s+|[是为]\s*)\**\s*(?=[^A-Za-z㐀-鿿]*$)", re.IGNORECASE)
 FORMULA = re.compile(r"\$\$(.{1,400}?)\$\$|\$([^$\n]{1,400})\$|\\\((.{1,400}?)\\\)|\\\[(.{1,400}?)\\\]", re.DOTALL)
 COMMAND = re.compile(r"\\(?:text|textbf|mathrm|textnormal|mbox|begin|end|operatorname)\s*\{[^{}]*\}|\\[A-Za-z]+")
 PROSE = re.compile(r"[A-Za-z]{3,}|[㐀-鿿]{3,}")
-AND = re.compile(r"(?:\s[A-Za-z]{1,15}){0,2}\s*(?:,\s*(?:and|or)?\b|、|\b(?:and|or)\b|或者?|和)\s*", re.IGNORECASE)
+_MORE = re.compile(r"\s*(?:and\s+(?:a|one|two|three)[\s-]+(?:half|third|quarter|fourth)|个?半|多|余|几)")
+AND = re.compile(
+    r"(?:\s[A-Za-z]{1,15}){0,2}\s*(?:,\s*(?:(?:and|or)(?![A-Za-z]))?|、|\b(?:and|or)\b|或者?|和)\s*", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -88,17 +91,21 @@ def statement(text: str, folded: str) -> Statement | None:
 
 def _number_in(sentence: str) -> str | None:
     """The first number of a sentence without further mathematics, with those listed behind it."""
+    if parse_number(sentence) is not None:
+        return sentence
     folded = fold(sentence)
     if claim := _CLAIM.search(folded):
         sentence, folded = sentence[claim.end() :], folded[claim.end() :]
     first = NUMBER.search(folded)
-    if first is None or re.search(r"[\\^_{}=()\[\]±√π∞∪<>≤≥]", NUMBER.sub("", folded)):
+    if first is None or re.search(r"[\\^_{}=()\[\]（）［］｛｝±√π∞∪<>≤≥]", NUMBER.sub("", folded)):
         return None
     start, end = first.span()
     for number in NUMBER.finditer(folded, end):
         if not AND.fullmatch(folded, end, number.start()):
             break
         end = number.end()
+    if _MORE.match(folded, end):
+        return None
     return sentence[start:end].strip()
 
 
