@@ -205,15 +205,19 @@ def check_quantization(
         )  # fmt: skip
 
 
-def method_in_words(stage: TrainingStage, lora: Lora | None, quantization: Quantization | None) -> str:
-    """What is trained and how, in one line: for plans, logs and summaries."""
-    parts = ["all weights"]
+def method_in_words(
+    stage: TrainingStage, lora: Lora | None, quantization: Quantization | None, *, continues: bool = False
+) -> str:
+    """What is trained and how, in one line: for plans, logs and summaries.
+
+    Args:
+        continues: the model is an adapter that is trained further.
+    """
+    parts = ["the adapter that the model is" if continues else "all weights"]
     if lora:
         names = [name for name, used in (("rsLoRA", lora.use_rslora), ("DoRA", lora.use_dora)) if used]
         where = lora.target_modules if isinstance(lora.target_modules, str) else ", ".join(lora.target_modules)
         parts = [f"{' and '.join(names) or 'LoRA'} of rank {lora.r} on {where}"]
-    elif quantization:
-        parts = ["the adapter"]
     if quantization:
         parts.append(f"its base in 4 bits: {quantization.in_words()}")
     parts.append(f"optimizer {stage.optim}")

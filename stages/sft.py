@@ -52,7 +52,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         return encoded
 
     data = read("data")
-    _tell_of_method(config, data, token_ids, context)
+    method = _tell_of_method(config, inputs["model"], data, token_ids, context)
     trained = train_sft(
         model,
         tokenizer,
@@ -73,7 +73,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         metrics=metrics,
         summary={
             "headline": f"loss {metrics['loss']:.3f} after {trained.steps} steps",
-            "method": method_in_words(config, config.lora, config.quantization),
+            "method": method,
             "rejected": [{"id": row, "reason": reason} for row, reason in data.rejected[:20]],
         },
     )
@@ -120,10 +120,13 @@ def _sits_on(config: SftStage, folder: Path, context: StageContext) -> dict[str,
     return {"base": given, "quantization": record}
 
 
-def _tell_of_method(config: SftStage, data: Any, token_ids: list[int], context: StageContext) -> None:
+def _tell_of_method(config: SftStage, folder: Path, data: Any, token_ids: list[int], context: StageContext) -> str:
+    """The method in words, for the summary; the log has it too, and what of the added tokens cannot be learned."""
     from finery.training.added_tokens import unseen
+    from finery.training.models import is_adapter
 
-    print(f"method: {method_in_words(config, config.lora, config.quantization)}", flush=True)
+    method = method_in_words(config, config.lora, config.quantization, continues=is_adapter(folder))
+    print(f"method: {method}", flush=True)
     if absent := unseen(config.added_tokens or (), token_ids, data.ids):
         context.warn(
             f"added_tokens: no row holds {', '.join(map(repr, absent))}, so training leaves them as they began"

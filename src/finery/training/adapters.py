@@ -8,7 +8,7 @@ from typing import Any
 
 from finery.errors import InputError, StageError
 from finery.schemas.training import Lora
-from finery.training.added_tokens import trained_rows
+from finery.training.added_tokens import complete_head, trained_rows
 from finery.training.arguments import lora_config
 
 _SHOWN = 30
@@ -31,7 +31,9 @@ def new_adapter(model: Any, lora: Lora, *, seed: int, token_ids: Sequence[int] =
     check_targets(model, lora)
     rows = {"trainable_token_indices": trained_rows(model, token_ids)} if token_ids else {}
     set_seed(seed)
-    return get_peft_model(model, lora_config(lora, **rows))
+    made = get_peft_model(model, lora_config(lora, **rows))
+    complete_head(made)
+    return made
 
 
 def check_targets(model: Any, lora: Lora) -> None:
@@ -42,35 +44,41 @@ def check_targets(model: Any, lora: Lora) -> None:
     """
     modules = {name: module for name, module in model.named_modules() if name}
     layers = _layers(model)
-    chosen = _chosen(lora, modules)
+    chosen = _chosen(lora, modules, model)
     if lora.layers_to_transform is not None and (beyond := [n for n in lora.layers_to_transform if n >= layers]):
         raise InputError(f"lora.layers_to_transform: {beyond} of a model with layers 0 to {layers - 1}")
     head, embedding = model.get_output_embeddings(), model.get_input_embeddings()
+    tied = head is not None and head.weight is embedding.weight
     for name in chosen:
         if modules[name] is head:
+            remedy = (
+                "leave lora out to train it" if tied else f"train it whole, by lora.modules_to_save: [{_leaf(name)}]"
+            )
             raise InputError(
-                f"lora.target_modules: {name} is the head, which TRL's fused loss reads past an adapter; train it "
-                f"whole instead, by lora.modules_to_save: [{_leaf(name)}]"
+                f"lora.target_modules: {name} is the head, which TRL's fused loss reads past an adapter; {remedy}"
             )
         if not _takes_adapter(modules[name]) or modules[name] is embedding:
             raise InputError(
                 f"lora.target_modules: {name} is a {type(modules[name]).__name__}, and adapters go on linear layers; "
                 f"{_names(model)}"
             )
-    _check_saved(lora, modules, chosen, tied=head is not None and head.weight is embedding.weight, model=model)
+    _check_saved(lora, modules, chosen, tied, model)
 
 
-def _chosen(lora: Lora, modules: dict[str, Any]) -> list[str]:
+def _chosen(lora: Lora, modules: dict[str, Any], model: Any) -> list[str]:
     """The modules that `target_modules` names, by peft's rules (tuners_utils.check_target_module_exists)."""
     wanted = lora.target_modules
     if wanted == "all-linear":
+        head = model.get_output_embeddings()
+        if not any(_takes_adapter(module) and module is not head for module in modules.values()):
+            raise InputError(f"lora.target_modules: {_names(model)}")
         return []
     if isinstance(wanted, list):
         found = {
             target: [name for name in modules if name == target or name.endswith(f".{target}")] for target in wanted
         }
         if missing := [target for target, names in found.items() if not names]:
-            raise InputError(f"lora.target_modules: nothing is named {', '.join(missing)}; {_listed(modules)}")
+            raise InputError(f"lora.target_modules: nothing is named {', '.join(missing)}; {_names(model)}")
         return [name for names in found.values() for name in names]
     try:
         names = [name for name in modules if re.fullmatch(wanted, name)]
@@ -79,16 +87,16 @@ def _chosen(lora: Lora, modules: dict[str, Any]) -> list[str]:
     if not names:
         hint = f"; to name modules write a list: [{wanted}]" if re.fullmatch(r"\w+", wanted) else ""
         raise InputError(
-            f"lora.target_modules: the pattern {wanted!r} matches no module's whole name{hint}; {_listed(modules)}"
+            f"lora.target_modules: the pattern {wanted!r} matches no module's whole name{hint}; {_names(model)}"
         )
     return names
 
 
-def _check_saved(lora: Lora, modules: dict[str, Any], chosen: Iterable[str], *, tied: bool, model: Any) -> None:
+def _check_saved(lora: Lora, modules: dict[str, Any], chosen: Iterable[str], tied: bool, model: Any) -> None:
     for wanted in lora.modules_to_save or ():
         found = _named(wanted, modules)
         if not found:
-            raise InputError(f"lora.modules_to_save: nothing is named {wanted}; {_listed(modules)}")
+            raise InputError(f"lora.modules_to_save: nothing is named {wanted}; {_names(model)}")
         if both := sorted(set(found) & set(chosen)):
             raise InputError(f"lora.modules_to_save: {both[0]} is among lora.target_modules too; name it once")
         ends = (model.get_input_embeddings(), model.get_output_embeddings())
@@ -138,12 +146,10 @@ def _leaf(name: str) -> str:
 
 
 def _names(model: Any) -> str:
-    head = model.get_output_embeddings()
-    return _listed({n: m for n, m in model.named_modules() if _takes_adapter(m) and m is not head})
-
-
-def _listed(modules: dict[str, Any]) -> str:
     """The names an adapter can be asked for by, the numbers of layers left out."""
-    found = dict.fromkeys(_leaf(name) for name, module in modules.items() if _takes_adapter(module))
-    example = next((name for name, module in modules.items() if _takes_adapter(module)), "none")
-    return f"the model's linear layers are {', '.join(list(found)[:_SHOWN])} (in full, for instance {example})"
+    head = model.get_output_embeddings()
+    full = [name for name, module in model.named_modules() if _takes_adapter(module) and module is not head]
+    short = list(dict.fromkeys(_leaf(name) for name in full))
+    if not full:
+        return f"a {type(model).__name__} has no linear layers"
+    return f"the model's linear layers are {', '.join(short[:_SHOWN])} (in full, for instance {full[0]})"

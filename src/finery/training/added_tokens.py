@@ -67,13 +67,20 @@ def trained_rows(model: Any, ids: Sequence[int]) -> dict[str, list[int]]:
     names = {module: name for name, module in model.named_modules()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     found = {names[embedding]: list(ids)}
+    if getattr(head, "bias", None) is not None:
+        raise InputError(
+            "added_tokens: the model's head has a bias, which peft's token rows would drop; leave lora out"
+        )
     if head is not None and head.weight is not embedding.weight:
-        if getattr(head, "bias", None) is not None:
-            raise InputError(
-                "added_tokens: the model's head has a bias, which peft's token rows would drop; leave lora out"
-            )
         found[names[head]] = list(ids)
     return found
+
+
+def complete_head(model: Any) -> None:
+    """peft's wrapper of a head with token rows has no `bias`, which TRL's fused loss asks for; there is none."""
+    head = model.get_base_model().get_output_embeddings()
+    if head is not None and not hasattr(head, "bias"):
+        head.bias = None
 
 
 def unseen(tokens: Sequence[str], ids: Sequence[int], data: Any) -> list[str]:

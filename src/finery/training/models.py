@@ -12,7 +12,7 @@ from typing import Any
 
 from finery.errors import InputError
 from finery.schemas.training import Quantization
-from finery.training.added_tokens import grow
+from finery.training.added_tokens import complete_head, grow
 from finery.training.folders import (
     ADAPTER_CONFIG,
     ADAPTER_WEIGHTS,
@@ -269,6 +269,7 @@ def _put_adapter(base: Any, folder: Path, where: Path, trainable: bool) -> Any:
             f"{folder}: its weights are not those that {ADAPTER_CONFIG} describes on the base {where}; missing or "
             f"unknown: {', '.join(odd[:5])}"
         )
+    complete_head(model)
     return model
 
 
