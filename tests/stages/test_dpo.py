@@ -1,0 +1,191 @@
+"""The dpo stage as the engine calls it: pairs given, and pairs made of the model's own verified chains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from finery.contract import StageContext
+from finery.data.chains import chain_rows
+from finery.data.dataset import read_dataset, write_dataset
+from finery.errors import InputError, StageError
+from finery.rewards import build
+from finery.schemas.dpo import DpoStage
+from finery.stages import dpo
+from finery.training.models import load_model
+
+ROOT = Path(__file__).parents[2]
+BASE = ROOT / "pipelines" / "base"
+
+
+def _context(folder: Path) -> StageContext:
+    folder.mkdir(parents=True, exist_ok=True)
+    return StageContext(
+        stage="dpo",
+        seed=5,
+        output_dir=folder / "out",
+        checkpoint_dir=folder / "ck",
+        metrics_path=folder / "metrics.jsonl",
+        base_dir=folder,
+        input_refs={"model": "base"},
+        input_digests={"model": "a" * 64},
+    )
+
+
+def _config(**changes: Any) -> DpoStage:
+    given: dict[str, Any] = {
+        "kind": "dpo", "model": "base", "prompts": "d", "rewards": [{"kind": "answer", "extract": "last_number"}],
+        "samples": 4, "pairs_per_prompt": 3, "sampling": {"max_completion_length": 20, "temperature": 2.5}, "max_steps": 2,
+        "per_device_train_batch_size": 4, "learning_rate": 1e-4, "save_steps": 1, "logging_steps": 1, "batch_size": 16,
+    }  # fmt: skip
+    return DpoStage.model_validate({k: v for k, v in (given | changes).items() if v is not None})
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    root = tmp_path_factory.mktemp("data")
+    rows = [
+        {name: row[name] for name in ("prompt", "answer", "meta")}
+        for row in chain_rows(14, seed=4, style="compact", levels=[1, 2, 4])
+    ]
+    write_dataset(rows, root / "prompts")
+    return {"model": BASE, "prompts": root / "prompts"}
+
+
+def _files(context: StageContext, output: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(context.output(output).iterdir())}
+
+
+def test_right_chains_are_chosen_against_wrong_ones_of_the_same_prompt(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    config = _config()
+    context = _context(tmp_path / "one")
+    result = dpo.run(config, inputs, context)
+    pairs = read_dataset(context.output("pairs"))
+    verifier = build(config.rewards or [], {})
+    for side, right in (("chosen", True), ("rejected", False)):
+        scores = verifier.score(pairs, [row[side] for row in pairs], [[0]] * len(pairs), [False] * len(pairs))
+        assert scores.solved == [right] * len(pairs), side
+    assert len({(row["id"], row["chosen"], row["rejected"]) for row in pairs}) == len(pairs)
+    drawn = [json.loads(line) for line in (context.output("samples") / "samples.jsonl").read_text().splitlines()]
+    assert len(drawn) == 14 * 4
+    whole = {(one["id"], one["completion"]) for one in drawn if not one["truncated"]}
+    assert {(row["id"], row[side]) for row in pairs for side in ("chosen", "rejected")} <= whole
+    by_prompt: dict[str, list[tuple[bool, bool]]] = {}
+    for one in drawn:
+        by_prompt.setdefault(one["id"], []).append((one["solved"], one["truncated"]))
+    counts = result.summary["pairs"]
+    assert counts["all_right"] == sum(all(s for s, _ in many) for many in by_prompt.values())
+    assert counts["all_wrong"] == sum(not any(s for s, _ in many) for many in by_prompt.values())
+    assert counts["paired"] == len({row["id"] for row in pairs})
+    assert counts["paired"] + counts["all_right"] + counts["all_wrong"] + counts["unpaired"] == counts["prompts"] == 14
+    assert min(counts["paired"], counts["all_wrong"]) > 0
+    assert result.metrics["prompts_paired"] == counts["paired"]
+    assert result.metrics["pairs"] == len(pairs)
+    info = json.loads((context.output("pairs") / "dataset.json").read_text())
+    assert {name: info[name] for name in counts if name != "prompts"} == {
+        k: v for k, v in counts.items() if k != "prompts"
+    }
+    assert "accuracy" in result.summary["headline"]
+
+    again = _context(tmp_path / "two")
+    dpo.run(config, inputs, again)
+    for output in ("model", "pairs", "samples"):
+        assert _files(again, output) == _files(context, output), output
+    given = _context(tmp_path / "three")
+    only_data = {"prompts": None, "rewards": None, "sampling": None, "samples": None, "pairs_per_prompt": None}
+    dpo.run(_config(**only_data, batch_size=None, data="p"), {"model": BASE, "data": context.output("pairs")}, given)
+    assert _files(given, "model") == _files(context, "model")  # the pairs are the whole of what was trained on
+    assert not (given.output_dir / "pairs").exists()
+
+
+def test_pairs_use_every_chain_evenly_and_none_twice() -> None:
+    right, wrong = ["r1", "r2"], ["w1", "w2", "w3", "w4"]
+    every = dpo.pair_up(right, wrong, most=99, seed=1, name="x")
+    assert len(every) == len(set(every)) == 8
+    four = dpo.pair_up(right, wrong, most=4, seed=1, name="x")
+    assert four == every[:4]
+    assert sorted(bad for _, bad in four) == wrong
+    assert [sum(good == one for good, _ in four) for one in right] == [2, 2]
+    assert dpo.pair_up(right, [], most=4, seed=1, name="x") == dpo.pair_up([], wrong, most=4, seed=1, name="x") == []
+    orders = {tuple(dpo.pair_up(right, wrong, most=4, seed=seed, name="x")) for seed in range(20)}
+    assert len(orders) > 1
+    assert dpo.pair_up(["a"], ["b"], most=4, seed=1, name="x") == [("a", "b")]
+
+
+def test_an_adapter_says_what_it_sits_on_and_is_continued(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    first, second = _context(tmp_path / "first"), _context(tmp_path / "second")
+    dpo.run(_config(lora={"r": 2}, learning_rate=1e-2), inputs, first)
+    info = json.loads((first.output("model") / "model.json").read_text())
+    assert (info["form"], info["base"]) == ("adapter", {"digest": "a" * 64, "ref": "base"})
+    second.bases["a" * 64] = BASE
+    second.input_digests["model"] = "b" * 64
+    dpo.run(_config(learning_rate=1e-3), {**inputs, "model": first.output("model")}, second)
+    info = json.loads((second.output("model") / "model.json").read_text())
+    assert (info["form"], info["base"]) == ("adapter", {"digest": "a" * 64, "ref": "base"})
+    assert not (second.output("model") / "ref").exists()
+    before, after = (load_model(c.output("model"), bases=second.bases).state_dict() for c in (first, second))
+    assert before.keys() == after.keys()
+    assert any(not before[name].equal(after[name]) for name in before if "lora_" in name)
+    assert _files(second, "model")["adapter_config.json"] == _files(first, "model")["adapter_config.json"]
+
+
+def test_prompts_that_give_no_pair_stop_with_the_counts(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    with pytest.raises(StageError, match=r"none of 3 prompts gives a pair: 0 were always solved, 3 never"):
+        dpo.run(_config(max_prompts=3, sampling={"max_completion_length": 3}), inputs, _context(tmp_path / "cut"))
+    assert (tmp_path / "cut/out/samples/samples.jsonl").exists()  # what was drawn can be looked at
+    write_dataset([{"prompt": "1+1=", "completion": "2"}], tmp_path / "sft")
+    config = _config(prompts=None, rewards=None, sampling=None, samples=None, pairs_per_prompt=None, batch_size=None, data="d")  # fmt: skip
+    with pytest.raises(InputError, match="has no chosen; dpo needs rows of prompt, chosen and rejected"):
+        dpo.run(config, {"model": BASE, "data": tmp_path / "sft"}, _context(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"data": "p"}, "needs either data (pairs) or prompts"),
+        ({"prompts": None}, "needs either data (pairs) or prompts"),
+        ({"prompts": None, "data": "p"}, "is for pairs made from prompts; with data it would do nothing"),
+        ({"rewards": None}, "needs rewards: the verifier says which chains are right"),
+        ({"label_smoothing": 0.1}, "is for the losses robust, exo_pair, aot, aot_unpaired; sigmoid has no use for it"),
+        ({"loss_type": "exo_pair"}, "exo_pair needs label_smoothing above 0"),
+        ({"loss_type": ["sigmoid", "sigmoid"]}, "names a loss twice"),
+        ({"loss_type": "sft"}, "sft alone never looks at what was rejected"),
+        ({"loss_type": ["sigmoid", "sft"], "loss_weights": [1.0]}, "has 1 weights for 2 losses"),
+        ({"lora": {"lora_dropout": 0.1}}, "policy and reference are compared without dropout"),
+        ({"eval_steps": 2}, "needs eval_data"),
+        ({"max_steps": None}, "needs max_steps or num_train_epochs"),
+    ],
+)
+def test_what_would_do_nothing_or_cannot_work_is_refused(changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        _config(**changes)
+    assert told in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "loss", ["hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
+             "apo_zero", "apo_down", "discopop", "sigmoid_norm"],
+)  # fmt: skip
+@pytest.mark.slow
+def test_every_loss_trains(tmp_path: Path, loss: str) -> None:
+    rows = [{"prompt": f"add:{a}+{a}=", "chosen": str(2 * a), "rejected": str(2 * a + 1)} for a in range(10, 18)]
+    write_dataset(rows, tmp_path / "pairs")
+    config = DpoStage.model_validate(
+        {"kind": "dpo", "model": "m", "data": "d", "max_steps": 4, "loss_type": loss, "learning_rate": 1e-3,
+         "logging_steps": 1, "lr_scheduler_type": "constant", "max_length": 32}
+        | ({"label_smoothing": 0.01} if loss in ("exo_pair", "robust", "aot") else {})
+    )  # fmt: skip
+    result = dpo.run(config, {"model": BASE, "data": tmp_path / "pairs"}, _context(tmp_path / "run"))
+    assert result.metrics["rewards/margins"] > 0
+
+
+@pytest.mark.slow
+def test_the_line_runs_and_is_cached(project: Any) -> None:
+    file = str(ROOT / "tests/lines/dpo.yaml")
+    project.write("dpo.yaml", Path(file).read_text().replace("../../pipelines/base", str(BASE)))
+    assert set(project.states("dpo.yaml").values()) == {"Completed"}
+    assert set(project.states("dpo.yaml").values()) == {"Cached"}
