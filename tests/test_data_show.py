@@ -38,6 +38,15 @@ stages:
     chat_template: ./chat.jinja
     assistant_only_loss: true
     max_steps: 2
+  pairs: {{kind: data, sources: [{{kind: file, path: ./pairs.jsonl}}]}}
+  dpo: {{kind: dpo, model: base, data: pairs, max_steps: 2, max_length: 64}}
+  tags:
+    kind: sft
+    model: base
+    data: corpus.train
+    added_tokens: ["11-1", "Q:"]
+    max_steps: 2
+    max_length: 48
   tiny:
     kind: pretrain
     data: corpus.train
@@ -48,6 +57,7 @@ stages:
   late: {{kind: grpo, model: sft, data: corpus.rl, rewards: [{{kind: answer}}], max_steps: 2}}
 """
 TALK = {"messages": [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "3"}]}
+PAIR = {"prompt": "Q:1+2\n", "chosen": "A:3", "rejected": "A:4"}
 TEMPLATE = (
     "{% for m in messages %}{{ m.role[0] }}:{% if m.role == 'assistant' %}{% generation %}{{ m.content }}"
     "{{ eos_token }}{% endgeneration %}{% else %}{{ m.content }}{% endif %}\n{% endfor %}"
@@ -62,9 +72,10 @@ def line(tmp_path_factory: pytest.TempPathFactory, project_class: Any) -> Any:
     project = project_class(folder)
     project.write("flows.yaml", "deployments: {}\n")
     project.write("talk.jsonl", json.dumps(TALK) + "\n")
+    project.write("pairs.jsonl", json.dumps(PAIR) + "\n")
     project.write("chat.jinja", TEMPLATE)
     project.write("pipeline.yaml", LINE)
-    for stage in ("base", "corpus", "talk"):
+    for stage in ("base", "corpus", "talk", "pairs"):
         project.finery("run", "pipeline.yaml", "--plain", "--only", stage)
     return project
 
@@ -85,7 +96,8 @@ def rows_of(line: Any, split: str) -> list[dict[str, Any]]:
 
 def test_the_tokens_and_the_mask_are_those_that_sft_trains_on(line: Any, seen: Callable[..., dict[str, Any]]) -> None:
     made = seen("corpus.train", rows=5)
-    first, whole, tiny = made["views"]
+    first, whole, tags, tiny = made["views"]
+    assert tags["rows"][0]["tokens"] == first["rows"][0]["tokens"] - 1  # Q: is one token there
     assert first["stages"] == ["sft.data", "sft.eval_data"]
     assert (first["max_length"], whole["completion_only_loss"], tiny["model"]) == (48, False, "tiny")
     rows = rows_of(line, "train")[:5]
@@ -100,7 +112,7 @@ def test_the_tokens_and_the_mask_are_those_that_sft_trains_on(line: Any, seen: C
 
 
 def test_a_row_that_loses_its_end_or_is_left_out_says_so(line: Any, seen: Callable[..., dict[str, Any]]) -> None:
-    _, whole, tiny = seen("corpus.train", rows=20)["views"]
+    _, whole, _, tiny = seen("corpus.train", rows=20)["views"]
     cut = next(row for row in whole["rows"] if row["cut"])
     assert (cut["tokens"], cut["learned"]) == (20, 19)
     assert not cut["pieces"][-1]["text"].endswith("<eos>")
@@ -134,6 +146,16 @@ def test_a_chat_template_of_the_stage_is_applied_and_its_marks_are_the_mask(
         seen("talk", model="base")
 
 
+def test_pairs_are_shown_one_completion_after_the_other(line: Any, seen: Callable[..., dict[str, Any]]) -> None:
+    (view,) = seen("pairs")["views"]
+    assert view["stages"] == ["dpo.data"]
+    shown = [(row["side"], [(piece["text"], piece["learned"]) for piece in row["pieces"]]) for row in view["rows"]]
+    assert shown == [(side, [("Q:1+2\n", False), (f"{PAIR[side]}<eos>", True)]) for side in ("chosen", "rejected")]
+    text = show(line.folder / "pipeline.yaml", "pairs", model="base")
+    assert "--- row 1 chosen: " in text
+    assert "--- row 1 rejected: " in text
+
+
 def test_prompts_are_shown_as_they_are_asked(line: Any, seen: Callable[..., dict[str, Any]]) -> None:
     asked, late = seen("corpus.rl", rows=1)["views"]
     assert (asked["stages"], asked["prompts_only"]) == (["grpo.data"], True)
@@ -163,7 +185,7 @@ def test_data_that_nothing_trains_on_is_shown_as_stored_or_as_a_model_sees_it(
         ("corpus.trian", {}, "no data set trian; did you mean corpus.train"),
         ("corpus.card", {}, "no data set card; it has corpus.test, corpus.train, corpus.rl"),
         ("corpus.rl", {"split": "test"}, "give one of them"),
-        ("sft", {}, "makes no data set; corpus, talk does"),
+        ("sft", {}, "makes no data set; corpus, talk, pairs does"),
         ("corpus.rl", {"model": "bsae"}, "no such folder, and no such stage; did you mean base"),
         ("corpus.rl", {"model": "corpus.rl"}, "is no model; there are base.model"),
         ("corpus.rl", {"model": "./nowhere"}, "no such folder"),

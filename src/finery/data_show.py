@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from finery import runs
-from finery.data.dataset import INFO_FILE, Row, iter_dataset
+from finery.data.dataset import CONVERSATIONAL, INFO_FILE, Row, iter_dataset
 from finery.data_views import View, views
 from finery.errors import InputError
 from finery.language.problems import hint, nearest
@@ -45,6 +45,7 @@ class Shown:
         tokens, learned: how many there are, and how many of them are targets of the loss.
         left_out: why training leaves it out.
         cut: whether it lost its end to max_length.
+        side: `chosen` or `rejected`, the completion that is shown of a pair.
     """
 
     row: Row
@@ -53,6 +54,7 @@ class Shown:
     learned: int
     left_out: str | None = None
     cut: bool = False
+    side: str = ""
 
 
 @dataclass(frozen=True)
@@ -135,13 +137,13 @@ def _find(
 
 
 def _shown(rows: Sequence[Row], view: View) -> Iterator[Shown]:
-    for row, tokens, is_cut in view.tokens(rows):
+    for row, side, tokens, is_cut in view.tokens(rows):
         if isinstance(tokens, str):
-            yield Shown(row, [], 0, 0, left_out=tokens)
+            yield Shown(row, [], 0, 0, left_out=tokens, side=side)
             continue
         # the first token of a row has nothing before it to be predicted from, whatever its label
         target = [False, *tokens.target[1:]]
-        yield Shown(row, _pieces(view.tokenizer, tokens.ids, target), len(target), sum(target), cut=is_cut)
+        yield Shown(row, _pieces(view.tokenizer, tokens.ids, target), len(target), sum(target), cut=is_cut, side=side)
 
 
 def _pieces(tokenizer: Any, ids: Sequence[int], target: Sequence[bool]) -> list[Piece]:
@@ -176,10 +178,15 @@ def _view_text(found: Found, view: View, rows: Sequence[Shown], colour: bool) ->
         f"{marks[0]}what is learned{marks[1]} stands like this" if colour else f"{LEARNED[0]} {LEARNED[1]} is learned"
     )
     lines = [f"{view.title} ({view.settings}); {mark}"]
-    for number, shown in enumerate(rows, 1):
+    number = 0
+    for shown in rows:
+        number += shown.side != "rejected"
         counts = f"{shown.tokens} tokens, {shown.learned} learned" + (", its end is cut off" if shown.cut else "")
         about = f"left out: {shown.left_out}" if shown.left_out else counts
-        lines += ["", _dim(f"--- row {number}: {about}; {_beside(shown.row)}", colour)]
+        lines += [
+            "",
+            _dim(f"--- row {number}{' ' + shown.side if shown.side else ''}: {about}; {_beside(shown.row)}", colour),
+        ]
         if not shown.left_out:
             lines.append("".join(_marked(piece, marks) for piece in shown.pieces))
     return "\n".join(lines)
@@ -210,7 +217,7 @@ def _stored(found: Found) -> str:
     lines = ["as it is stored: no stage of this file trains on it; --model shows it as that model would see it"]
     for number, row in enumerate(found.rows, 1):
         lines += ["", f"--- row {number}: {_beside(row)}"]
-        for name in ("prompt", "completion", "messages"):
+        for name in CONVERSATIONAL:
             value = row.get(name)
             if isinstance(value, str):
                 lines.append(f"{name}: {_visible(value)}")

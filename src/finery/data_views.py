@@ -12,7 +12,9 @@ from finery.data.dataset import Row, iter_dataset
 from finery.errors import InputError
 from finery.language.problems import hint
 from finery.plan import Planner, StagePlan
+from finery.schemas.base import Stage
 from finery.schemas.distill import DistillStage, ShrunkStudent
+from finery.schemas.dpo import DpoStage
 from finery.schemas.grpo import GrpoStage
 from finery.schemas.pretrain import PretrainStage, WordTokenizer
 from finery.schemas.reference import PathRef, StageRef, parse_reference, uses
@@ -81,27 +83,35 @@ class View:
             said += ["assistant_only_loss"] if self.learn.assistant_only else []
         return ", ".join(said)
 
-    def tokens(self, rows: Sequence[Row]) -> Iterator[tuple[Row, Rendered | str, bool]]:
-        """Each row with its tokens or why it is left out, and whether it lost its end; as training has them."""
+    def tokens(self, rows: Sequence[Row]) -> Iterator[tuple[Row, str, Rendered | str, bool]]:
+        """Each row with its tokens or why it is left out, and whether it lost its end; as training has them.
+
+        A row of chosen and rejected comes twice, each time with the name of the one that is shown, else "".
+        """
         from finery.training.encode import fitted
         from finery.training.rendering import Rendered, render_prompt
 
         for row in rows:
-            if self.learn is None or (not self.stages and "completion" not in row and "messages" not in row):
+            if self.learn is None or not {"completion", "messages", "chosen"} & set(row):
+                if self.learn is not None and self.stages:
+                    raise InputError(f"{self.stages[0]}: row {row['id']} has no completion and no messages to train on")
                 ids = render_prompt(self.tokenizer, row["prompt"])
-                yield row, Rendered(ids, [False] * len(ids), len(ids)), False
+                yield row, "", Rendered(ids, [False] * len(ids), len(ids)), False
                 continue
-            for _, tokens, is_cut in fitted(
-                [row],
-                self.tokenizer,
-                ends=self.ends,
-                max_length=self.learn.max_length or sys.maxsize,
-                overlong=self.learn.overlong,
-                completion_only=self.learn.completion_only,
-                assistant_only=self.learn.assistant_only,
-                name=self.stages[0] if self.stages else "data",
-            ):
-                yield row, tokens, is_cut
+            sides = ("chosen", "rejected") if "chosen" in row else ("",)
+            for side in sides:
+                given = {"id": row["id"], "prompt": row["prompt"], "completion": row[side]} if side else row
+                for _, tokens, is_cut in fitted(
+                    [given],
+                    self.tokenizer,
+                    ends=self.ends,
+                    max_length=self.learn.max_length or sys.maxsize,
+                    overlong=self.learn.overlong,
+                    completion_only=self.learn.completion_only,
+                    assistant_only=self.learn.assistant_only,
+                    name=self.stages[0] if self.stages else "data",
+                ):
+                    yield row, side, tokens, is_cut
 
 
 def views(planner: Planner, plans: Mapping[str, StagePlan], output: str, model: str | None) -> list[View]:
@@ -136,9 +146,13 @@ def views(planner: Planner, plans: Mapping[str, StagePlan], output: str, model: 
 
 
 def _equal(one: View, other: View) -> bool:
-    """Whether two views show the same; one of another chat template or model does not."""
-    template = [getattr(view.tokenizer, "chat_template", None) for view in (one, other)]
-    return (one.model, one.learn, one.missing, template[0]) == (other.model, other.learn, other.missing, template[1])
+    """Whether two views show the same: one model, learned alike, with one chat template and vocabulary."""
+
+    def parts(view: View) -> tuple[object, ...]:
+        words = None if view.tokenizer is None else (view.tokenizer.chat_template, len(view.tokenizer))
+        return view.model, view.learn, view.missing, words
+
+    return parts(one) == parts(other)
 
 
 def _readers(planner: Planner, output: str) -> Iterator[tuple[str, str]]:
@@ -155,45 +169,61 @@ def _readers(planner: Planner, output: str) -> Iterator[tuple[str, str]]:
 
 
 def _view(planner: Planner, plans: Mapping[str, StagePlan], stage: str, place: str) -> View | None:
-    """A stage's view of what its field `place` names; None when it does not train on that.
-
-    What is learned is what the stage's `run` gives to `encode`.
-    """
+    """A stage's view of what its field `place` names; None when it does not train on that."""
     config = planner.config(stage)
+    seen = _model_and_learn(config, stage, place)
+    if seen is None:
+        return None
+    model, learn = seen
     title = [f"{stage}.{place}"]
-    template = None
-    match config:
-        case SftStage() if place in ("data", "eval_data", "replay.data"):
-            assistant_only = config.assistant_only_loss and place != "replay.data"
-            learn: Learn | None = Learn(config.completion_only_loss, assistant_only, config.max_length)
-            model = config.model
-            if config.chat_template is not None:
-                template = planner.outside_path(config.chat_template).read_text(encoding="utf-8")
-        case PretrainStage() if place in ("data", "replay.data"):
-            tokenizer = _made(planner, plans, stage, config)
-            learn = Learn(max_length=config.max_length, overlong="reject")
-            if isinstance(tokenizer, str):
-                return View(title, stage, learn, missing=tokenizer)
-            return View(title, stage, learn, tokenizer, [tokenizer.eos_token_id])
-        case DistillStage() if place == "replay.data":
-            learn = Learn(max_length=config.max_length)
-            model = config.teacher if isinstance(config.student, ShrunkStudent) else config.student
-        case DistillStage() if place == "data":
-            learn, model = None, config.teacher
-        case GrpoStage() if place == "data":
-            learn, model = None, config.model
-        case _:
-            return None
+    if isinstance(config, PretrainStage):
+        tokenizer = _made(planner, plans, config)
+        if isinstance(tokenizer, str):
+            return View(title, model, learn, missing=tokenizer)
+        return View(title, model, learn, tokenizer, [tokenizer.eos_token_id])
     folder = _folder(planner, plans, model)
     if isinstance(folder, str):
         return View(title, model, learn, missing=folder)
     from finery.training.tokens import RowTokens
 
+    template = None
+    if isinstance(config, SftStage) and config.chat_template is not None:
+        template = planner.outside_path(config.chat_template).read_text(encoding="utf-8")
     counter = RowTokens(folder, chat_template=template)
+    if isinstance(config, SftStage) and config.added_tokens:
+        from tokenizers import AddedToken
+
+        added = [AddedToken(token, special=True, normalized=False) for token in config.added_tokens]
+        counter.tokenizer.add_tokens(added, special_tokens=True)
     return View(title, model, learn, counter.tokenizer, counter.ends)
 
 
-def _made(planner: Planner, plans: Mapping[str, StagePlan], stage: str, config: PretrainStage) -> Any:
+def _model_and_learn(config: Stage, stage: str, place: str) -> tuple[str, Learn | None] | None:
+    """Whose tokenizer, and what the stage's `run` gives to `encode`: None for prompts it samples from.
+
+    None at all when the stage does not train on what the field names.
+    """
+    match config:
+        case SftStage() if place in ("data", "eval_data", "replay.data"):
+            assistant_only = config.assistant_only_loss and place != "replay.data"
+            return config.model, Learn(config.completion_only_loss, assistant_only, config.max_length)
+        case PretrainStage() if place in ("data", "replay.data"):
+            return stage, Learn(max_length=config.max_length, overlong="reject")
+        case DpoStage() if place in ("data", "eval_data"):
+            return config.model, Learn(max_length=config.max_length)
+        case DpoStage() if place == "prompts":
+            return config.model, None
+        case DistillStage() if place == "replay.data":
+            student = config.teacher if isinstance(config.student, ShrunkStudent) else config.student
+            return student, Learn(max_length=config.max_length)
+        case DistillStage() if place == "data":
+            return config.teacher, None
+        case GrpoStage() if place == "data":
+            return config.model, None
+    return None
+
+
+def _made(planner: Planner, plans: Mapping[str, StagePlan], config: PretrainStage) -> Any:
     """The tokenizer that a pretrain stage makes, or why it cannot be told yet."""
     from finery.training.tokenizers import make_tokenizer
 

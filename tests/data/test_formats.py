@@ -141,6 +141,13 @@ def talk(*turns: tuple[str, Any], **last: Any) -> dict[str, Any]:
         (talk(("user", "q"), ("assistant", ""), tool_calls=[1]), "messages[1]", "tool_calls"),
         (talk(("user", "q"), ("assistant", "\ud83d")), "messages", "bad_text"),
         ({"messages": "hello"}, "messages", "wrong_type"),
+        (talk(("user", [])), "messages[0].content", "wrong_type"),
+        (talk(("user", None)), "messages[0].content", "wrong_type"),
+        (talk(("user", [{"type": "text", "text": "q"}, {"type": "image_url"}])), "messages[0].content", "not_text"),
+        (talk(("user", [{"type": "text", "text": 3}])), "messages[0].content", "not_text"),
+        (talk(("user", [{"type": "text", "text": " "}])), "messages[0].content", "empty"),
+        (talk(("user", "q"), ("bard", "a")), "messages[1].role", "unknown_role"),
+        ({"messages": [{"role": "assistant", "tool_calls": [1]}]}, "messages[0]", "tool_calls"),
     ],
 )
 def test_bad_conversations_are_rejected_with_the_turn(
@@ -150,6 +157,75 @@ def test_bad_conversations_are_rejected_with_the_turn(
     write("a.jsonl", "\n".join(json.dumps(item) for item in (good, row)))
     (reject,) = make(source("a.jsonl")).rejects
     assert (reject["line"], reject["field"], reject["code"]) == (2, field, code)
+
+
+@pytest.mark.parametrize(
+    ("words", "roles"),
+    [
+        (("human", "gpt"), "ua"),
+        (("user", "chatgpt"), "ua"),
+        (("developer", "user", "model"), "sua"),
+        (("human", "function_call", "observation", "gpt"), "uata"),
+        (("user", "tool_call", "tool_response", "bot"), "uata"),
+        (("user", "assistant", "ipython", "assistant"), "uata"),
+        (("user", "assistant", "function", "assistant"), "uata"),
+        (("user", "assistant", "function_response", "assistant"), "uata"),
+    ],
+)
+@pytest.mark.parametrize("keys", [("from", "value"), ("role", "content")])
+@pytest.mark.parametrize("column", ["messages", "conversations"])
+def test_the_role_words_in_use_are_known_under_either_pair_of_names(
+    make: Callable[..., Any], write: Callable[..., Path], words: tuple[str, ...], roles: str, keys: tuple[str, str],
+    column: str,
+) -> None:  # fmt: skip
+    write("a.jsonl", [{column: [{keys[0]: word, keys[1]: f"t{n}"} for n, word in enumerate(words)]}])
+    (row,) = make({**source("a.jsonl"), "max_reject_fraction": 0.0}).rows("train")
+    assert "".join(turn["role"][0] for turn in row["messages"]) == roles
+    assert [turn["content"] for turn in row["messages"]] == [f"t{n}" for n in range(len(words))]
+
+
+def test_a_role_word_of_ones_own_is_mapped_on_the_source(make: Callable[..., Any], cases: Path) -> None:
+    made = make(source("./D3.jsonl", roles={"bing": "assistant"}), base=cases)
+    assert [item["line"] for item in made.rejects] == [3, 4, 8]
+    refused = make(source("./D3.jsonl"), base=cases).rejects[2]
+    assert "roles: {bing: assistant}" in refused["reason"]
+
+
+def test_parts_of_text_are_joined_and_other_parts_named(make: Callable[..., Any], write: Callable[..., Path]) -> None:
+    parts = [{"type": "text", "text": "1+"}, {"type": "input_text", "text": "2?"}, {"text": "!"}]
+    picture = [{"type": "text", "text": "q"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    write("a.jsonl", [talk(("user", parts), ("assistant", "3")), talk(("user", picture), ("assistant", "3"))])
+    made = make(source("a.jsonl"))
+    assert made.rows("train")[0]["messages"][0]["content"] == "1+2?!"
+    assert "part 1 is of type image_url" in made.rejects[0]["reason"]
+
+
+def test_a_system_message_may_stand_beside_the_conversation(
+    make: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    own = talk(("system", "mine"), ("user", "q"), ("assistant", "a"))
+    write("a.jsonl", [{**own, "system": "s"}, {**talk(("user", "q"), ("assistant", "b")), "system": "s"}])
+    first, second = sorted(said(row["messages"]) for row in make(source("a.jsonl")).rows("train"))
+    assert (first[0], second[0]) == ("system:mine", "system:s")
+
+
+def test_an_alpaca_file_of_text_cells_may_leave_history_empty(
+    make: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    write("a.csv", "instruction,input,output,history\nadd,1 2,3,\nadd,1 3,4,x\n")
+    made = make(source("a.csv"))
+    assert said(made.rows("train")[0]["prompt"]) == ["user:add\n1 2"]
+    assert [(item["line"], item["field"], item["code"]) for item in made.rejects] == [(3, "history", "wrong_type")]
+
+
+def test_half_a_character_is_refused_wherever_it_stands(make: Callable[..., Any], write: Callable[..., Path]) -> None:
+    good = {"prompt": "p", "completion": "c"}
+    bad = [{"answer": "\ud83d"}, {"meta": {"\ud83d": 1}}, {"tests": ["x", {"a": "\ud83d"}]}, {"prompt": "é\ud83d"}]
+    write("a.jsonl", "\n".join(json.dumps({**good, **more}) for more in [{}, *bad]))
+    rejects = make(source("a.jsonl")).rejects
+    assert [(item["field"], item["code"]) for item in rejects] == [
+        (name, "bad_text") for name in ("answer", "meta", "tests", "prompt")
+    ]
 
 
 def test_a_conversation_that_ends_with_the_user_is_a_prompt_when_it_can_be_verified(
