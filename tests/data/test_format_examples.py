@@ -57,6 +57,11 @@ EXAMPLES: dict[str, tuple[str, str, str]] = {
  {"role": "assistant", "content": "Yes."}, {"role": "user", "content": "Add them.\\n3 and 4"}],
  "completion": [{"role": "assistant", "content": "7"}]}""",
     ),
+    "preference": (
+        """{"prompt": "2+2?", "chosen": "4", "rejected": "5"}""",
+        """{kind: file, path: ./a.jsonl}""",
+        """{"id": "bc288aea20f8d3bb", "prompt": "2+2?", "chosen": "4", "rejected": "5"}""",
+    ),
 }
 REASONING = {
     "cot_then_answer": """{"id": "31a58bca2597e782", "prompt": "17+8-3?", "completion": "17+8=25, 25-3=22\\n#### 22", "answer": "22"}""",
