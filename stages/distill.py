@@ -57,7 +57,7 @@ def run(config: DistillStage, inputs: Mapping[str, Path], context: StageContext)
     checkpoints = start(context)
     chains = _draw(config, inputs, context)
     ordered = is_ordered(inputs["data"])
-    info = {"teacher_accuracy": round(chains.accuracy, 6), "verified": config.verified, **chains.counts}
+    info: dict[str, Any] = {"teacher_accuracy": round(chains.accuracy, 6), "verified": config.verified, **chains.counts}
     info |= {"order": CURRICULUM} if ordered else {}
     write_dataset(chains.rows, context.output("chains"), info=info)
     model, tokenizer = _student(config, inputs, context)
