@@ -139,3 +139,9 @@ def test_a_format_reward_beside_the_gates_verifier_is_no_difference(change, good
     text = change("    rewards: [{kind: answer}]\n  exam",
                   "    rewards: [{kind: answer, verifier: true, weight: 2}, {kind: format}]\n  exam")  # fmt: skip
     assert good(text).warnings == []
+
+
+def test_the_problems_of_human_eval_are_counted(change, good):
+    text = change("{kind: chains, rows: 400}", "{kind: human_eval}").replace("rl: 0.3", "rl: 0.1")
+    (told,) = [told for told in good(text).warnings if "prompts give pass@1" in told]
+    assert "stages.gate.data: 16 prompts" in told

@@ -24,7 +24,7 @@ def is_ordered(folder: Path) -> bool:
     order = info.get("order")
     if order not in (None, CURRICULUM):
         raise InputError(f"{folder / INFO_FILE}: order {order!r} is not known; it is {CURRICULUM}, or left out")
-    return order == CURRICULUM
+    return order is not None
 
 
 def weights_of(rows: Sequence[Mapping[str, Any]], name: str) -> list[float] | None:

@@ -10,7 +10,7 @@ from finery.language.exam import exam_of
 from finery.language.nodes import key_place
 from finery.language.problems import Keys, Problem
 from finery.schemas.base import Stage
-from finery.schemas.data import DataStage, FileSource, HubSource, Split
+from finery.schemas.data import DataStage, FileSource, HubSource, HumanEvalSource, Split
 from finery.schemas.distill import DistillStage
 from finery.schemas.gate import GateStage
 from finery.schemas.grpo import GrpoStage
@@ -20,6 +20,8 @@ from finery.schemas.reference import StageRef, parse_reference
 from finery.schemas.rewards import Reward
 
 FEW_PROMPTS = 30
+HUMAN_EVAL = 164
+"""Problems of HumanEval."""
 
 
 def warnings(stages: Stages) -> list[Problem]:
@@ -138,7 +140,11 @@ def _prompts(text: str, stages: Stages) -> int | None:
     split = config.splits.get(output or "")
     if split is None:
         return None
-    rows = sum(source.rows for source in config.sources if not isinstance(source, (FileSource, HubSource)))
+    rows = sum(
+        HUMAN_EVAL if isinstance(source, HumanEvalSource) else source.rows
+        for source in config.sources
+        if not isinstance(source, (FileSource, HubSource))
+    )
     share = split.fraction if isinstance(split, Split) else split
     count = max(1, round(rows * share))
     return min(count, split.rows) if isinstance(split, Split) and split.rows else count
