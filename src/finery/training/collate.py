@@ -16,36 +16,12 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from finery.training.encode import IGNORED, Encoded
-from finery.training.packing import bins, lay
 
 SPLIT_COST = 128
 """What one more sub-batch costs beside its tokens, in tokens, on a CPU (measured on 0.3M parameters)."""
 
-GROUP = 50
-"""Batches among which rows are sorted by length, as many as transformers' LengthGroupedSampler takes."""
-
-SubBatch = dict[str, Any]
-"""`input_ids`, `attention_mask` and `labels`, int64 [B, T], padded on the right; or what `finery.training.packing` makes."""
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How rows become batches.
-
-    Attributes:
-        capacity: rows are packed into sequences of at most so many tokens; 0 pads them.
-        bounds: packed rows all stand in one sequence, with the bounds that FlashAttention reads.
-        by_length: rows of similar length share a batch.
-        split: a padded batch is split into sub-batches of rows of similar length (the same loss).
-    """
-
-    capacity: int = 0
-    bounds: bool = False
-    by_length: bool = False
-    split: bool = True
-
-
-PADDED = Layout()
+SubBatch = dict[str, torch.Tensor]
+"""`input_ids`, `attention_mask` and `labels`, int64 [B, T], padded on the right."""
 
 
 class Feed(Dataset):  # type: ignore[type-arg]
@@ -62,8 +38,7 @@ class Feed(Dataset):  # type: ignore[type-arg]
         replay: data shown beside it, or None.
         replay_batch_size: its rows of a micro-batch.
         pad_id: any token id; padding is masked by position.
-        layout: how rows become batches. With a capacity, `batch_size` counts the sequences that own rows are packed
-            into; which rows share one is settled once, so every epoch has as many.
+        split: whether a micro-batch is split into sub-batches of rows of similar length (the same loss).
     """
 
     def __init__(
@@ -75,17 +50,13 @@ class Feed(Dataset):  # type: ignore[type-arg]
         replay: Encoded | None = None,
         replay_batch_size: int = 0,
         pad_id: int = 0,
-        layout: Layout = PADDED,
+        split: bool = True,
     ) -> None:
         self.own, self.batch_size, self.seed = own, batch_size, seed
         self.replay, self.replay_batch_size = replay, replay_batch_size
-        self.pad_id, self.layout = pad_id, layout
+        self.pad_id, self.split = pad_id, split
         self._epoch = 0
-        if layout.capacity:
-            self._units = bins(own.lengths.tolist(), layout.capacity, in_order=own.ordered)
-        else:
-            self._units = [[row] for row in range(len(own))]
-        self._own = Passes(own, seed, "own", units=len(self._units))
+        self._own = Passes(own, seed, "own")
         self._replay = Passes(replay, seed, "replay") if replay is not None else None
 
     def __len__(self) -> int:
@@ -196,18 +167,18 @@ def first_item(items: Sequence[Any]) -> Any:
 @lru_cache(maxsize=4)
 def permutation(size: int, seed: int, stream: str, index: int) -> NDArray[np.int64]:
     """The index-th permutation of range(size) in a stream, from (seed, stream, index) alone."""
-    return np.argsort(random_numbers(size, seed, stream, index), kind="stable")
+    return np.argsort(_random(size, seed, stream, index), kind="stable")
 
 
 def weighted(weights: NDArray[np.float64], seed: int, stream: str, index: int) -> NDArray[np.int64]:
     """The index-th N draws with replacement from N rows by weight, int64 [N], by inversion of the cumulated weights."""
     ends = np.cumsum(weights)
-    uniform = (random_numbers(len(weights), seed, f"{stream}/weighted", index) >> np.uint64(11)) * 2.0**-53
+    uniform = (_random(len(weights), seed, f"{stream}/weighted", index) >> np.uint64(11)) * 2.0**-53
     rows: NDArray[np.int64] = np.searchsorted(ends, uniform * ends[-1], side="right").astype(np.int64)
     return np.minimum(rows, len(weights) - 1)
 
 
-def random_numbers(size: int, seed: int, stream: str, index: int) -> NDArray[np.uint64]:
+def _random(size: int, seed: int, stream: str, index: int) -> NDArray[np.uint64]:
     """uint64 [size]: the raw output of Philox, which numpy keeps from version to version."""
     digest = hashlib.sha256(f"{seed}/{stream}/{index}".encode()).digest()
     return np.random.Philox(key=int.from_bytes(digest[:16], "little")).random_raw(size)
