@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from finery.data.arrays import numbers_of
+
 if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
@@ -78,8 +80,10 @@ def _characters(column: pa.Array) -> NDArray[np.int64]:
 
     column = column.drop_null()
     if not pa.types.is_list(column.type):
-        return np.asarray(pc.utf8_length(column), dtype=np.int64)
-    each = np.asarray(pc.utf8_length(column.flatten().field("content")), dtype=np.int64)
-    ends = np.cumsum(np.asarray(column.value_lengths(), dtype=np.int64))
+        lengths: NDArray[np.int64] = numbers_of(pc.utf8_length(column)).astype(np.int64)
+        return lengths
+    each = numbers_of(pc.utf8_length(column.flatten().field("content")))
+    ends = np.cumsum(numbers_of(column.value_lengths()))
     sums = np.concatenate([[0], np.cumsum(each)])
-    return np.diff(sums[ends], prepend=sums[:1])
+    sums_of: NDArray[np.int64] = np.diff(sums[ends], prepend=sums[:1])
+    return sums_of

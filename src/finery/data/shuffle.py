@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finery.data.arrays import list_array, number_array, numbers_of, text_array
 from finery.data.dataset import GROUP_ROWS
 from finery.data.spill import TURNS, Spill
 
@@ -18,11 +19,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from numpy.typing import NDArray
 
-GROUP_BYTES = 1 << 27
+GROUP_BYTES = 1 << 26
 """Rows that are larger than GROUP_BYTES / GROUP_ROWS on average make smaller row groups."""
 LEAST_ROWS = 512
+PIECES = 4
+"""Buckets of a row group: one is put in order at a time, which takes three times its size."""
 MOST_BUCKETS = 512
-"""Files that are open at once; beyond it a bucket holds several row groups."""
+"""Files that are open at once; beyond it buckets are larger."""
 MOST_BYTES = (1 << 31) - 1
 """What one Arrow array of text holds."""
 _AT = "at"
@@ -42,16 +45,21 @@ def ordered(
     import pyarrow as pa
 
     parts = {name: name + TURNS if kind == "messages" else name for name, kind in types.items()}
-    rows = _group_rows(spill)
-    bucket_rows = rows * -(-len(order) // (rows * MOST_BUCKETS))
+    bucket_rows = _group_rows(spill) // PIECES
+    pieces = PIECES
+    while len(order) > bucket_rows * MOST_BUCKETS:
+        bucket_rows, pieces = bucket_rows * 2, max(1, pieces // 2)
     buckets = _Buckets(folder, spill, list(parts.values()))
     buckets.fill(order, bucket_rows)
-    roles = pa.array(list(spill.roles), pa.string())
-    for number in range(-(-len(order) // bucket_rows)):
-        columns = {name: _final(buckets.column(number, part), part, roles) for name, part in parts.items()}
-        buckets.drop(number)
-        for start in range(0, min(bucket_rows, len(order) - number * bucket_rows), rows):
-            yield {name: column.slice(start, rows) for name, column in columns.items()}
+    roles = text_array(list(spill.roles)).cast(pa.string())
+    count = -(-len(order) // bucket_rows)
+    for begin in range(0, count, pieces):
+        group: dict[str, list[pa.Array]] = {name: [] for name in parts}
+        for number in range(begin, min(begin + pieces, count)):
+            for name, part in parts.items():
+                group[name] += _final(buckets.column(number, part), part, roles)
+            buckets.drop(number)
+        yield {name: pa.chunked_array(pieces) for name, pieces in group.items()}
 
 
 def _group_rows(spill: Spill) -> int:
@@ -81,7 +89,6 @@ class _Buckets:
     def fill(self, order: NDArray[np.int64], bucket_rows: int) -> None:
         """Write every row into the bucket of its place in `order`, with the place within the bucket."""
         import numpy as np
-        import pyarrow as pa
 
         places = np.argsort(order, kind="stable")
         numbers = order[places]
@@ -89,12 +96,11 @@ class _Buckets:
             low, high = np.searchsorted(numbers, (start, start + batch.num_rows))
             bucket, at = np.divmod(places[low:high], bucket_rows)
             by = np.argsort(bucket, kind="stable")
-            taken = batch.take(pa.array(numbers[low:high][by] - start))
-            arrays = [taken.column(part) for part in self._parts]
-            whole = pa.RecordBatch.from_arrays([*arrays, pa.array(at[by].astype(np.int32))], schema=self._schema)
+            taken = batch.select(self._parts).take(number_array(numbers[low:high][by] - start))
+            taken = taken.append_column(self._schema.field(_AT), number_array(at[by].astype(np.int32)))
             which, begins = np.unique(bucket[by], return_index=True)
             for number, begin, end in zip(which.tolist(), begins, [*begins[1:], len(by)], strict=True):
-                self._write(number, whole.slice(begin, end - begin))
+                self._write(number, taken.slice(begin, end - begin))
         for file, sink in self._files.values():
             file.close()
             sink.close()
@@ -104,10 +110,10 @@ class _Buckets:
         import numpy as np
         import pyarrow as pa
 
-        at = self._read(number, _AT).to_numpy()
+        at = numbers_of(self._read(number, _AT).combine_chunks())
         order = np.empty(len(at), dtype=np.int64)
         order[at] = np.arange(len(at))
-        column = self._read(number, part).take(pa.array(order))
+        column = self._read(number, part).take(number_array(order))
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
     def drop(self, number: int) -> None:
@@ -134,28 +140,20 @@ class _Buckets:
         return self._folder / f"bucket-{number}.arrow"
 
 
-def _final(column: pa.Array, part: str, roles: pa.Array) -> pa.ChunkedArray:
-    """A column of the spill as a data set holds it; more than one chunk when the text is too much for one."""
+def _final(column: pa.Array, part: str, roles: pa.Array) -> list[pa.Array]:
+    """A column of the spill as a data set holds it; more than one array when the text is too much for one."""
+    import numpy as np
     import pyarrow as pa
 
     if column.nbytes > MOST_BYTES and len(column) > 1:
         half = len(column) // 2
-        halves = [_final(column.slice(0, half), part, roles), _final(column.slice(half), part, roles)]
-        return pa.chunked_array([chunk for one in halves for chunk in one.chunks])
+        return [*_final(column.slice(0, half), part, roles), *_final(column.slice(half), part, roles)]
     if not part.endswith(TURNS):
-        return pa.chunked_array([column.cast(pa.string())])
+        return [column.cast(pa.string())]
     turns = column.flatten()
     said = pa.StructArray.from_arrays(
         [roles.take(turns.field("role")), turns.field("content").cast(pa.string())], ["role", "content"]
     )
-    absent = column.is_null() if column.null_count else None
-    sizes = column.value_lengths().fill_null(0)
-    offsets = pa.array([0], pa.int32()) if not len(column) else _offsets(sizes)
-    return pa.chunked_array([pa.ListArray.from_arrays(offsets, said, mask=absent)])
-
-
-def _offsets(sizes: pa.Array) -> pa.Array:
-    import numpy as np
-    import pyarrow as pa
-
-    return pa.array(np.concatenate([[0], np.cumsum(sizes.to_numpy(zero_copy_only=False))]).astype(np.int32))
+    offsets = numbers_of(column.offsets)
+    absent = np.flatnonzero(numbers_of(column.is_null().cast(pa.uint8()))) if column.null_count else ()
+    return [list_array(offsets - offsets[0], said, absent)]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finery.data.arrays import list_array, number_array, text_array
 from finery.data.dataset import CONVERSATIONAL, JSON_COLUMNS, Message, Row, canonical
 
 if TYPE_CHECKING:
@@ -178,39 +179,16 @@ class _Turns:
         if not self._sizes:
             return pa.nulls(count, _part_type(TURNS))
         self._pad(count)
-        said_by = pa.array(np.frombuffer(self._said_by, dtype=np.int16))
+        said_by = number_array(np.frombuffer(self._said_by, dtype=np.int16))
         turns = pa.StructArray.from_arrays([said_by, text_array(self._contents)], ["role", "content"])
         offsets = np.zeros(count + 1, dtype=np.int32)
         np.cumsum(self._sizes, out=offsets[1:])
-        mask = np.zeros(count, dtype=bool)
-        mask[self._absent] = True
-        return pa.ListArray.from_arrays(pa.array(offsets), turns, mask=pa.array(mask) if self._absent else None)
+        return list_array(offsets, turns, self._absent)
 
     def _pad(self, at: int) -> None:
         while len(self._sizes) < at:
             self._absent.append(len(self._sizes))
             self._sizes.append(0)
-
-
-def text_array(values: Sequence[str], count: int | None = None, absent: Sequence[int] = ()) -> pa.Array:
-    """Texts as an array of `count` values, those at the places `absent` being null; the last may be left out.
-
-    `pa.array` of a list imports pandas to ask whether the list is one of its own: 45 MiB (measured, pyarrow 25).
-    """
-    import numpy as np
-    import pyarrow as pa
-
-    encoded = [value.encode() for value in values]
-    count = len(encoded) if count is None else count
-    offsets = np.zeros(count + 1, dtype=np.int64)
-    np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)), out=offsets[1 : len(encoded) + 1])
-    offsets[len(encoded) + 1 :] = offsets[len(encoded)]
-    valid = None
-    if absent:
-        mask = np.ones(count, dtype=bool)
-        mask[absent] = False
-        valid = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pa.LargeStringArray.from_buffers(count, pa.py_buffer(offsets), pa.py_buffer(b"".join(encoded)), valid)
 
 
 def _part_type(name: str) -> pa.DataType:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from finery.data.arrays import number_array
 from finery.data.card import Histogram, Lengths
 from finery.data.dataset import COLUMNS, JSON_COLUMNS, DatasetWriter
 from finery.data.drawing import by_difficulty, weights
@@ -160,7 +161,11 @@ def _write(
         for columns in ordered(kept.spill, order, content, work):
             lengths.add(columns)
             part = slice(writer.rows, writer.rows + len(next(iter(columns.values()))))
-            arrays = {"id": _hex(ids[part]), **columns, **({} if drawn is None else {"weight": pa.array(drawn[part])})}
+            arrays = {
+                "id": _hex(ids[part]),
+                **columns,
+                **({} if drawn is None else {"weight": number_array(drawn[part])}),
+            }
             writer.write(pa.Table.from_arrays([arrays[name] for name in types], schema=writer.schema))
     return writer.describe(prompts=len(np.unique(ids)), info=info), lengths.summary()
 
