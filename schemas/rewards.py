@@ -128,7 +128,7 @@ class SqlReward(_Reward):
     extract: Literal["auto", "fence", "whole"] = "auto"
     """Where the query stands: the last ```sql block, the whole text; `auto` takes a block if there is one."""
     timeout: Annotated[float, Field(gt=0, le=600)] = 5.0
-    """Seconds for one query."""
+    """Seconds of CPU time for one query; wall time is limited to four times as much."""
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 1e-6
     """The most by which two numbers may differ, relative to the larger of 1 and their size."""
     permute_columns: bool = False
