@@ -77,6 +77,14 @@ def plan(file: File, set_: Set = None, from_: From = None, verify: Verify = Fals
     print((plan_json if as_json else plan_text)(file, set_ or [], from_, verify))
 
 
+@app.command(name="advise")
+def advise_(file: File, set_: Set = None, as_json: AsJson = False) -> None:
+    """Say which of SFT, DPO, GRPO, distillation and merging is worth the next step, with the evidence for each."""
+    from finery.advise import advice_json, advice_text
+
+    print((advice_json if as_json else advice_text)(file, set_ or []))
+
+
 @app.command()
 def run(
     file: File,

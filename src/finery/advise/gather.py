@@ -1,0 +1,288 @@
+"""The evidence a project holds: what its finished stages left in the store, and the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from finery.advise.evidence import Change, Count, Evidence, Fact, Gate, Interval, Machine, Scored, Supervised
+from finery.content import read_json
+from finery.load import Loaded
+from finery.plan import Artifact, Done, Planner, StagePlan
+from finery.schemas.base import Stage
+from finery.schemas.evaluate import EvaluateStage
+from finery.schemas.promote import PromoteStage
+from finery.schemas.reference import StageRef, parse_reference, uses
+from finery.slots import host_cpus, host_gpus
+
+_LABELS = {"completion", "messages"}
+_VERIFIED = {"answer", "tests", "sql"}
+_SUPERVISED = ("sft", "distill")
+_QUARTER = 2
+"""Logged losses that a quarter needs, for its mean to say something."""
+
+
+class Results:
+    """What is finished of a pipeline, by stage: the result of its present config, else the last one it had.
+
+    Args:
+        planner: of the loaded pipeline.
+    """
+
+    def __init__(self, planner: Planner) -> None:
+        self._planner, self.loaded = planner, planner.loaded
+        self.plans: dict[str, StagePlan] = planner.all()
+        self.done: dict[str, Done] = {}
+        self.old: set[str] = set()
+        for name, plan in self.plans.items():
+            if plan.done is not None:
+                self.done[name] = plan.done
+            elif manifest := planner.last(name):
+                self.done[name] = planner.done(manifest, planner.config(name))
+                self.old.add(name)
+
+    def configs(self, *kinds: str) -> Iterator[tuple[str, Stage]]:
+        """Stages of some kinds in the order of the line."""
+        for name in self.loaded.order:
+            config = self.loaded.pipeline.stages[name]
+            if config.kind in kinds:
+                yield name, config
+
+    def source(self, stage: str, output: str = "") -> str:
+        """Where a number comes from, in words; a result of an earlier config says so."""
+        said = f"{stage}.{output}" if output else stage
+        return f"{said}, made with an earlier config" if stage in self.old else said
+
+    def output(self, text: str) -> Artifact | None:
+        """The artifact that a reference in the pipeline means, or None when it is not made yet."""
+        reference = parse_reference(text)
+        if isinstance(reference, StageRef):
+            found = self.done.get(reference.stage)
+            return found.outputs.get(reference.output or found.default or "") if found else None
+        try:
+            path = self._planner.outside_path(text)
+        except KeyError:
+            return None
+        return Artifact("model", "", path) if path.exists() else None
+
+    def command(self, *kinds: str) -> str | None:
+        """What would make the results of the stages of some kinds; None when the pipeline has none."""
+        names = [name for name, _ in self.configs(*kinds)]
+        if not names:
+            return None
+        ready = [name for name in names if self.plans[name].state in ("run", "resume")]
+        return f"finery run {self.loaded.path.name}" + (f" --only {ready[0]}" if ready else "")
+
+
+def gather(planner: Planner) -> Evidence:
+    """All the evidence there is; reads JSON and the headers of weights, and starts nvidia-smi where it is."""
+    results = Results(planner)
+    commands = {"data": results.command("data"), "gate": results.command("gate"), "exam": results.command("evaluate")}
+    gate_stage = _last_done(results, "gate")
+    trained = getattr(results.loaded.pipeline.stages[gate_stage], "model", None) if gate_stage else None
+    counts = _counts(results)
+    return Evidence(
+        machine=machine(),
+        labelled=counts.get("labelled"),
+        preferences=counts.get("preferences"),
+        verifiable=counts.get("verifiable"),
+        verifier=_verifier(results.loaded),
+        supervised=_supervised(results, planner),
+        gate=_gate(results, gate_stage) if gate_stage else None,
+        changes=_changes(results),
+        scored=_scored(results),
+        parameters=_trained_size(results, trained),
+        commands={name: command for name, command in commands.items() if command},
+    )
+
+
+def _last_done(results: Results, kind: str) -> str | None:
+    """The last stage of a kind, in the order of the line, that has a result."""
+    found = [name for name, _ in results.configs(kind) if results.done.get(name) and not results.done[name].skipped]
+    return found[-1] if found else None
+
+
+def _counts(results: Results) -> dict[str, Count]:
+    """Rows to learn from, of all data sets that are neither examined with nor replayed; {} before any is made."""
+    aside = set()
+    for config in results.loaded.pipeline.stages.values():
+        for use in uses(config):
+            if config.kind == "evaluate" or use.field in ("replay.data", "eval_data"):
+                aside.add(use.text)
+    totals: dict[str, tuple[int, list[str]]] = {}
+    seen = False
+    for name, _ in results.configs("data", "dpo"):
+        for output, artifact in results.done[name].outputs.items() if name in results.done else ():
+            if artifact.kind != "dataset" or not (artifact.path / "dataset.json").is_file():
+                continue
+            seen = True
+            info = read_json(artifact.path / "dataset.json")
+            if f"{name}.{output}" in aside or (name in aside and output == results.done[name].default):
+                continue
+            columns = set(info["columns"])
+            kinds = {"labelled": _LABELS, "verifiable": _VERIFIED, "preferences": {"chosen"}}
+            for kind in [kind for kind, wanted in kinds.items() if columns & wanted]:
+                number, sources = totals.get(kind, (0, []))
+                totals[kind] = number + info["rows"], [*sources, results.source(name, output)]
+    if not seen:
+        return {}
+    empty = "no data set of the pipeline has any"
+    return {
+        kind: Count(totals[kind][0], ", ".join(totals[kind][1])) if kind in totals else Count(0, empty)
+        for kind in ("labelled", "preferences", "verifiable")
+    }
+
+
+def _verifier(loaded: Loaded) -> Fact | None:
+    """The reward that decides what is solved, as the first stage that has one names it."""
+    for name in loaded.order:
+        rewards = getattr(loaded.pipeline.stages[name], "rewards", None)
+        if rewards:
+            chosen = next((reward for reward in rewards if reward.verifier), rewards[0])
+            return Fact(f"the reward {chosen.kind} verifies completions", f"stages.{name}.rewards")
+    return None
+
+
+def _gate(results: Results, stage: str) -> Gate | None:
+    outputs = results.done[stage].outputs
+    verdict = read_json(outputs["verdict"].path / "verdict.json")
+    prompts = read_json(outputs["difficulty"].path / "difficulty.json")["prompts"]
+    model = getattr(results.loaded.pipeline.stages[stage], "model", "")
+    return Gate(
+        pass_at_1=_interval(verdict["pass_at_1"]),
+        pass_at_k=_interval(verdict["pass_at_k"]),
+        gap=_interval(verdict["gap"]),
+        k=verdict["k"],
+        solved_at=verdict["solved_at"],
+        min_gap=verdict["min_gap"],
+        truncated=verdict["truncated"],
+        sometimes=sum(0 < one["solved"] < one["n"] for one in prompts.values()),
+        source=f"{results.source(stage, 'verdict')}, of {model}",
+        greedy=verdict["greedy"],
+        min_greedy=verdict["min_greedy"],
+    )
+
+
+def _interval(found: Mapping[str, Any]) -> Interval:
+    return Interval(found["value"], found["low"], found["high"])
+
+
+def _supervised(results: Results, planner: Planner) -> Supervised | None:
+    """The last supervised training that is done, with its loss in the last two quarters of what was logged."""
+    stages = [name for kind in _SUPERVISED if (name := _last_done(results, kind))]
+    if not stages:
+        return None
+    stage = max(stages, key=results.loaded.order.index)
+    manifest = results.done[stage].manifest
+    assert manifest is not None
+    log = planner.store.folder(manifest.kind, manifest.key) / "metrics.jsonl"
+    losses = []
+    for line in log.read_text(encoding="utf-8").splitlines() if log.is_file() else ():
+        event = json.loads(line)
+        if event["type"] == "metrics" and isinstance(event["metrics"].get("loss"), int | float):
+            losses.append(float(event["metrics"]["loss"]))
+    quarter = len(losses) // 4
+    if quarter < _QUARTER:
+        return Supervised(stage, None, None, results.source(stage))
+    before, after = losses[-2 * quarter : -quarter], losses[-quarter:]
+    return Supervised(stage, sum(before) / quarter, sum(after) / quarter, f"{results.source(stage)}, metrics.jsonl")
+
+
+def _exam(results: Results) -> tuple[str, EvaluateStage, dict[str, Any]] | None:
+    """The last exam with a result."""
+    stage = _last_done(results, "evaluate")
+    if stage is None:
+        return None
+    config = results.loaded.pipeline.stages[stage]
+    assert isinstance(config, EvaluateStage)
+    return stage, config, read_json(results.done[stage].outputs["evaluation"].path / "evaluation.json")
+
+
+def _changes(results: Results) -> tuple[Change, ...] | None:
+    """How the model that is promoted, else the exam's last, differs from the reference on each suite."""
+    if (exam := _exam(results)) is None:
+        return None
+    stage, _, found = exam
+    promoted = [config.model for _, config in results.configs("promote") if isinstance(config, PromoteStage)]
+    models = found["models"]
+    model = next((name for name in reversed(promoted) if name in models), list(models)[-1])
+    changes = []
+    for suite, metrics in models[model].items():
+        metric = _main(metrics)
+        if metric and (change := metrics[metric].get("change")):
+            changes.append(Change(model, found["reference"], suite, _interval(change), results.source(stage)))
+    return tuple(changes) or None
+
+
+def _scored(results: Results) -> tuple[Scored, ...] | None:
+    """Each examined model's score on the first suite, with its size; one whose weights are not at hand is left out."""
+    if (exam := _exam(results)) is None:
+        return None
+    stage, _, found = exam
+    scored = []
+    for model, suites in found["models"].items():
+        suite, metrics = next(iter(suites.items()))
+        metric, artifact = _main(metrics), results.output(model)
+        if metric and artifact and (size := parameters(artifact)):
+            scored.append(Scored(model, suite, metrics[metric]["value"], size, results.source(stage)))
+    return tuple(scored)
+
+
+def _main(metrics: Mapping[str, Any]) -> str | None:
+    return next((name for name in ("pass_at_1", "greedy") if name in metrics), None)
+
+
+def _trained_size(results: Results, gated: str | None) -> Count | None:
+    """The size of the model that the gate measured, else of the last one that is trained."""
+    trained = [str(getattr(config, "model", "")) for _, config in results.configs("sft", "dpo", "grpo")]
+    for text in (*([gated] if gated else ()), *reversed(trained)):
+        artifact = results.output(text)
+        if artifact and (size := parameters(artifact)):
+            return Count(size, f"the weights of {text}")
+    return None
+
+
+def parameters(artifact: Artifact) -> int | None:
+    """The parameters of a model, from the headers of its safetensors; an adapter's with those it sits on."""
+    folders = [artifact.path, *(Path(base) for base in artifact.bases.values())]
+    files = [file for folder in folders if folder.is_dir() for file in sorted(folder.glob("*.safetensors"))]
+    total = sum(_tensors(file) for file in files)
+    return total or None
+
+
+def _tensors(file: Path) -> int:
+    """The elements of a safetensors file: 8 bytes of length, then a JSON header of shapes."""
+    with file.open("rb") as opened:
+        header = json.loads(opened.read(int.from_bytes(opened.read(8), "little")))
+    total = 0
+    for name, tensor in header.items():
+        if name != "__metadata__":
+            elements = 1
+            for side in tensor["shape"]:
+                elements *= side
+            total += elements
+    return total
+
+
+def machine() -> Machine:
+    """This host: cores, memory, GPUs and the memory of the smallest one, as nvidia-smi says."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else None
+    gpus = host_gpus()
+    return Machine(host_cpus(), memory, gpus, _gpu_memory() if gpus else None)
+
+
+def _gpu_memory() -> int | None:
+    if not (tool := shutil.which("nvidia-smi")):
+        return None
+    asked = [tool, "--query-gpu=memory.total", "--format=csv,noheader,nounits"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
+    found = [int(line) for line in said.splitlines() if line.strip().isdigit()]
+    return min(found) * 1024 * 1024 if found else None
