@@ -22,7 +22,8 @@ _EQUATION = re.compile(rf"(?P<left>{_SIDE})=(?=(?P<right>{_SIDE}))")
 _TIMES = re.compile(r"\\times(?![A-Za-z])|\\cdot(?![A-Za-z])|[×·∙]|(?<=[0-9)]) {0,3}[xX] {0,3}(?=[0-9(])")
 _DIVIDED = re.compile(r"\\div(?![A-Za-z])|÷")
 _DELIMITER = re.compile(r"\\[()\[\]]|\$\$")
-_BEFORE = re.compile(r"[A-Za-z0-9_.+*/^\-]\Z")
+_BEFORE = re.compile(r"[A-Za-z0-9_.]\Z|[-+*/^(] *\Z")
+_BULLET = re.compile(r"\n *[-+*] +\Z")
 _AFTER = re.compile(r"[A-Za-z0-9_^(]|\.[0-9]")
 _GOES_ON = re.compile(r"[+*/^]|- {0,3}[A-Za-z0-9(]")
 _TOKEN = re.compile(rf"{_NUMBER}|[-+*/()]")
@@ -58,10 +59,12 @@ def equations(text: str) -> list[Equation]:
 
 def _is_part(text: str, match: re.Match[str]) -> bool:
     """Whether a match is cut out of something longer: `x+1=2`, `3=2y`, `1=2^3`."""
-    before = text[max(0, match.start("left") - 8) : match.start("left")].rstrip(" (")
+    start = match.start("left") + len(match["left"]) - len(match["left"].lstrip(" "))
+    before = text[max(0, start - 8) : start]
     after = text[match.end("right") : match.end("right") + 8]
     glued = not match["right"].endswith(" ") and _AFTER.match(after) is not None
-    return glued or _BEFORE.search(before) is not None or _GOES_ON.match(after) is not None
+    cut = _BEFORE.search(before) is not None and _BULLET.search("\n" + before if start <= 8 else before) is None
+    return glued or cut or _GOES_ON.match(after) is not None
 
 
 def _balanced(left: str, right: str) -> tuple[str, str]:

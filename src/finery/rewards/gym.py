@@ -32,6 +32,23 @@ class GymFunction:
             for completion, row, short in zip(completions, meta, cut, strict=True)
         ]
 
+    column = "meta"
+
+    def check(self, row: Mapping[str, Any]) -> str | None:
+        """Why no completion can be judged by this row, or None."""
+        try:
+            _task(row.get("meta"))
+        except StageError:
+            return f"holds no task of reasoning-gym under {KEY}"
+        return None
+
+    def explain(self, row: Mapping[str, Any], completion: str, completion_ids: list[int], truncated: bool) -> str:
+        """The answer that was taken, and its score."""
+        found = None if truncated else self.find(completion)
+        if found is None:
+            return "truncated" if truncated else f"no answer found ({self.how})"
+        return f"{found[:80]!r} scores {self.score(completion, row.get('meta')):.4g}"
+
     def score(self, text: str, meta: Any, truncated: bool = False) -> float:
         """The score of one completion: 0 when it is truncated, has no answer, or breaks or hangs the verifier.
 
