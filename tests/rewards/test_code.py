@@ -39,7 +39,10 @@ def test_case_R7_a_pass_needs_proof(judge: Judge, case: dict[str, Any]) -> None:
 def test_case_R7_an_exception_is_never_the_empty_output(judge: Judge) -> None:
     raising, silent = (case["code"] for case in R7 if "input" in case)
     due = {"function": "solve", "cases": [{"args": ["1"], "output": ""}]}
-    assert judge(raising, due) == (0.0, "case 1 of 1: ValueError: failed call; solve('1') raised ValueError: failed call")
+    assert judge(raising, due) == (
+        0.0,
+        "case 1 of 1: ValueError: failed call; solve('1') raised ValueError: failed call",
+    )
     assert judge(silent, due) == (0.0, "case 1 of 1: solve('1') gave None; '' is due")
     nothing = {"function": "solve", "cases": [{"args": ["1"], "output": None}]}
     assert (judge(raising, nothing)[0], judge(silent, nothing)[0]) == (0.0, 1.0)
@@ -93,7 +96,10 @@ def test_the_code_is_found_in_what_models_write(judge: Judge, text: str) -> None
     assert judge(text, CHECK) == (1.0, "passed")
 
 
-@pytest.mark.parametrize("text", ["", "I cannot do that.", "    pass", "```python\n```", "    return xs +", "def add_al(xs):\n    return sum(xs)"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "I cannot do that.", "    pass", "```python\n```", "    return xs +", "def add_al(xs):\n    return sum(xs)"],
+)
 def test_what_holds_no_solution_scores_nothing(judge: Judge, text: str) -> None:
     assert judge(text, CHECK)[0] == 0.0
 
@@ -123,7 +129,10 @@ SOLVE = "def solve(*a):\n    return {}\n"
         ("__import__('collections').Counter('abca')", "{'a': 2, 'b': 1, 'c': 1}"),
         ("__import__('collections').defaultdict(list, a=[1])", "{'a': [1]}"),
         ("__import__('collections').OrderedDict(a=1)", "{'a': 1}"),
-        ("__import__('collections').deque([1, 2])", "__import__('collections').deque([1, 2])".replace("__import__('collections')", "collections")),
+        (
+            "__import__('collections').deque([1, 2])",
+            "__import__('collections').deque([1, 2])".replace("__import__('collections')", "collections"),
+        ),
         ("__import__('collections').namedtuple('P', 'x y')(1, 2)", "(1, 2)"),
         ("__import__('fractions').Fraction(1, 3)", "fractions.Fraction(1, 3)"),
         ("__import__('decimal').Decimal('1.10')", "decimal.Decimal('1.1')"),
@@ -145,7 +154,9 @@ def test_plain_values_cross_with_their_exact_types(judge: Judge, value: str, equ
 def test_numpy_values_cross(judge: Judge) -> None:
     pytest.importorskip("numpy")
     code = "import numpy as np\ndef solve(x):\n    return np.array(x) * 2\ndef mean(x):\n    return np.mean(x)\n"
-    assert judge(code, ["import numpy as np\nassert (solve([1, 2]) == np.array([2, 4])).all()", "assert mean([1, 2]) == 1.5"]) == (1.0, "passed")
+    assert judge(
+        code, ["import numpy as np\nassert (solve([1, 2]) == np.array([2, 4])).all()", "assert mean([1, 2]) == 1.5"]
+    ) == (1.0, "passed")
     assert judge(code, "assert np.allclose(solve([1, 2]), [2, 5])")[0] == 0.0
 
 
@@ -269,8 +280,14 @@ def test_every_form_passes_what_is_right_and_fails_what_is_wrong(judge: Judge, t
 
 
 def test_leetcodes_methods_are_entry_points(judge: Judge) -> None:
-    tests = {"prefix": "from typing import *\n", "entry_point": "Solution().twice", "test": "def check(candidate):\n    assert candidate(x=2) == 4\n"}
-    assert judge("```python\nclass Solution:\n    def twice(self, x: int) -> List[int]:\n        return 2 * x\n```", tests) == (1.0, "passed")
+    tests = {
+        "prefix": "from typing import *\n",
+        "entry_point": "Solution().twice",
+        "test": "def check(candidate):\n    assert candidate(x=2) == 4\n",
+    }
+    assert judge(
+        "```python\nclass Solution:\n    def twice(self, x: int) -> List[int]:\n        return 2 * x\n```", tests
+    ) == (1.0, "passed")
 
 
 def test_a_task_may_be_named_as_a_built_in_is(judge: Judge) -> None:
@@ -278,12 +295,18 @@ def test_a_task_may_be_named_as_a_built_in_is(judge: Judge) -> None:
     code = "def sum(a, b):\n    return __builtins__['sum'](i for i in range(1, min(a, b) + 1) if a % i == 0 and b % i == 0)\n"
     assert judge(code, tests) == (1.0, "passed")
     assert judge("x = 1\n", tests)[0] == 0.0
-    assert judge("def f(x):\n    return [9]\ndef sorted(x):\n    return [1, 2]\n", ["assert sorted(f(1)) == [1, 2]"])[0] == 0.0
+    assert (
+        judge("def f(x):\n    return [9]\ndef sorted(x):\n    return [1, 2]\n", ["assert sorted(f(1)) == [1, 2]"])[0]
+        == 0.0
+    )
 
 
 @pytest.mark.parametrize(
     "tests",
-    [{"inputs": ["3\n4\n", "1\n1"], "outputs": ["7 \n", "2\n\n"]}, [{"input": "3\n4", "output": "7"}, {"input": "0\n1", "output": "1"}]],
+    [
+        {"inputs": ["3\n4\n", "1\n1"], "outputs": ["7 \n", "2\n\n"]},
+        [{"input": "3\n4", "output": "7"}, {"input": "0\n1", "output": "1"}],
+    ],
 )
 def test_programs_are_compared_by_what_they_print(judge: Judge, tests: Any) -> None:
     for code in (
@@ -380,7 +403,11 @@ def test_a_bare_except_in_the_tests_does_not_hide_the_end_of_the_code(judge: Jud
 def test_a_truncated_completion_is_not_solved_and_rows_without_tests_are_an_error() -> None:
     function = CodeTestsFunction(CodeTestsReward(kind="code_tests", workers=2))
     code = "def f(x):\n    return x"
-    assert function(completions=[code, code, code], tests=["assert f(1) == 1"] * 3, truncated=[False, True, False]) == [1.0, 0.0, 1.0]
+    assert function(completions=[code, code, code], tests=["assert f(1) == 1"] * 3, truncated=[False, True, False]) == [
+        1.0,
+        0.0,
+        1.0,
+    ]
     assert function(completions=[[{"role": "assistant", "content": code}]], tests=["assert f(1) == 1"]) == [1.0]
     with pytest.raises(StageError, match="tests"):
         function(completions=[code])

@@ -12,6 +12,7 @@ from finery.errors import StageError
 from finery.rewards.rewardset import text_of
 from finery.rewards.sandbox import forms
 from finery.rewards.sandbox.pool import Sandbox, Verdict
+from finery.rewards.sandbox.testcode import Unfit
 from finery.schemas.rewards import CodeTestsReward
 
 
@@ -81,6 +82,10 @@ class CodeTestsFunction:
                 return Verdict(verdict.score, f"{label}{verdict.why}", spent)
         return Verdict(1.0, "passed", spent)
 
+    def close(self) -> None:
+        """End the processes that wait for checks; the next check starts them again."""
+        self._sandbox.close()
+
     def check(self, row: Mapping[str, Any]) -> str | None:
         """Why the row's tests can never judge, or None."""
         if row.get("tests") is None:
@@ -100,5 +105,5 @@ def _read(tests: str) -> forms.Tests | str:
     """The tests of a row, or why they can never judge."""
     try:
         return forms.read(json.loads(tests))
-    except forms.Unfit as error:
+    except Unfit as error:
         return str(error)

@@ -29,12 +29,14 @@ _PR_SET_PDEATHSIG = 1
 
 ABSENT = ("clone3", "openat2", "io_uring_setup", "io_uring_enter", "io_uring_register")
 """Calls whose arguments a filter cannot read; the C library falls back to older ones on ENOSYS."""
-PRETENDED = """chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat setxattr
-lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat file_setattr""".split()
-WRITING = """truncate rename renameat renameat2 mkdir mkdirat rmdir creat link linkat unlink unlinkat symlink symlinkat
-mknod mknodat""".split()
+_PRETENDED = """chmod fchmod fchmodat fchmodat2 chown fchown lchown fchownat utime utimes futimesat utimensat
+setxattr lsetxattr fsetxattr setxattrat removexattr lremovexattr fremovexattr removexattrat
+file_setattr"""
+PRETENDED = _PRETENDED.split()
+_WRITING = """truncate rename renameat renameat2 mkdir mkdirat rmdir creat link linkat unlink unlinkat symlink
+symlinkat mknod mknodat"""
+WRITING = _WRITING.split()
 """Calls that change the file system by path; refused only where Landlock cannot say where they may."""
-CONDITIONAL = """clone socketpair kill tgkill prlimit64 fcntl ioctl prctl open openat""".split()
 
 _Instruction = tuple[int, int, int, int]
 
@@ -66,7 +68,7 @@ def _except(index: int, values: Sequence[int]) -> list[_Instruction]:
 
 
 def _opening(index: int, writable: bool) -> list[_Instruction]:
-    """Opening: never to cut a file that is opened for reading (Landlock before ABI 3 lets it), or never to change any."""
+    """Never to cut a file that is opened for reading (Landlock before ABI 3 lets it), or never to change any."""
     if not writable:
         return [_argument(index), (_JUMP_SET, 0, 1, _OPEN_CHANGE), _refuse(_EPERM), _OK]
     return [

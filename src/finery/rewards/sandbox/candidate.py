@@ -45,6 +45,8 @@ def _call(function: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
     return function(*arguments, **named)
 
 
+_OPERATORS = """eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos
+invert abs index"""
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": _call,
     "value": _value,
@@ -64,11 +66,7 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "trunc": math.trunc,
     "dir": dir,
     **{name: getattr(builtins, name) for name in ("len", "bool", "str", "repr", "format", "int", "float", "complex")},
-    **{
-        name: getattr(operator, name)
-        for name in """eq ne lt le gt ge add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift neg pos
-        invert abs index""".split()
-    },
+    **{name: getattr(operator, name) for name in _OPERATORS.split()},
 }
 """What the judge may ask to be done with objects that stay here."""
 

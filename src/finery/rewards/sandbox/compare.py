@@ -9,8 +9,8 @@ from typing import Any
 def same(given: Any, due: Any, tolerance: float) -> bool:
     """Whether a result is the JSON value that was due.
 
-    A tuple counts as the list that JSON makes of it, and an int as the float of its value; True is not 1. Keys of a dict are
-    compared as text too, since JSON has no others.
+    A tuple counts as the list that JSON makes of it, and an int as the float of its value; True is not 1. Keys of a
+    dict are compared as text too, since JSON has no others.
 
     Args:
         given: what the code gave, of any type.
@@ -38,7 +38,7 @@ def _key(key: Any) -> str:
 
 
 def lines(printed: str, due: str, tolerance: float) -> str | None:
-    """Why the lines printed are not those due, or None when they are; white space at the ends of lines and of the text is dropped."""
+    """Why the lines printed are not those due, or None; white space at the ends of lines and of the text is dropped."""
     shown, wanted = _lines(printed), _lines(due)
     for number, (one, other) in enumerate(zip_longest(shown, wanted), 1):
         if one != other and not _close(one, other, tolerance):

@@ -6,6 +6,7 @@ import ctypes
 import os
 import platform
 import resource
+import shutil
 import signal
 
 from . import landlock
@@ -44,7 +45,7 @@ class Confinement:
         landlocked: whether to use Landlock where it is there.
 
     Raises:
-        Lacking: seccomp is missing, or Landlock with `full`.
+        Lacking: Landlock is missing, with `full` or when there are no namespaces either; or no filter for this machine.
     """
 
     def __init__(self, work: str, *, full: bool, namespaces: bool, landlocked: bool) -> None:
@@ -68,8 +69,11 @@ class Confinement:
     def _landlock(self, work: str, full: bool, landlocked: bool) -> landlock.Rules | None:
         if landlocked and landlock.abi(self._libc):
             return landlock.Rules(self._libc, work)
+        lacking = "Landlock, which keeps judged code from the user's files (Linux 5.13, `lsm=landlock,...`)"
+        if not self._namespaces:  # then it could read the environment and the memory of the user's other processes
+            raise Lacking(f"{lacking}, and user namespaces as well, one of which is needed in any case")
         if full:
-            raise Lacking("Landlock, which keeps judged code from the user's files (Linux 5.13, `lsm=landlock,...`)")
+            raise Lacking(lacking)
         return None
 
     def bind(self, *, memory: int, cpu: float) -> None:
@@ -134,6 +138,13 @@ def enter(work: str) -> bool:
         return False
     _unshare(work)
     return True
+
+
+def leave(work: str) -> None:
+    """Remove the folder, and the file system on it if there is one, as far as it can be."""
+    os.chdir("/")
+    c_library().umount2(os.fsencode(work), 2)  # MNT_DETACH
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def _unshare(work: str) -> None:

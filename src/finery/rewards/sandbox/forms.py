@@ -1,10 +1,10 @@
 """The forms that a row's `tests` may have, made into jobs for the judge.
 
-    {"prefix": str, "entry_point": str, "test": str}      HumanEval: `test` defines check(candidate)
-    ["assert ...", ...]                                   MBPP; or {"setup": str, "asserts": [...]}
-    "def test_add(): ..."                                 test code: asserts, test_ functions, unittest's cases
-    {"inputs": [str], "outputs": [str]}                   a program's input and output; or [{"input", "output"}, ...]
-    {"function": str, "cases": [{"args": [...], "output": ...}]}
+{"prefix": str, "entry_point": str, "test": str}      HumanEval: `test` defines check(candidate)
+["assert ...", ...]                                   MBPP; or {"setup": str, "asserts": [...]}
+"def test_add(): ..."                                 test code: asserts, test_ functions, unittest's cases
+{"inputs": [str], "outputs": [str]}                   a program's input and output; or [{"input", "output"}, ...]
+{"function": str, "cases": [{"args": [...], "output": ...}]}
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .code import TestCode, Unfit, helpers, imports, root
+from .testcode import TestCode, Unfit, helpers, imports, root
 
 FORMS = (
     'a list of asserts, {"setup", "asserts"}, test code, {"prefix", "entry_point", "test"}, {"inputs", "outputs"}, '

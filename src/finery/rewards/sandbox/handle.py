@@ -1,9 +1,9 @@
 """The judge's stand-in for an object that stays with the candidate.
 
-Attributes, methods, indexing, length and iteration are asked of the object. What a test compares with is not: an object is
-equal only to itself, or, if it is a subclass's (of int, str, list ...), by the plain value it holds; two objects of the
-candidate's are compared by its own methods, which are then part of what is tested. Arithmetic with plain data may give
-another object but no plain answer, and what comes of it has no number of its own: `abs(f(x) - 3.5) < 1e-6` cannot be
+Attributes, methods, indexing, length and iteration are asked of the object. What a test compares with is not: an object
+is equal only to itself, or, if it is a subclass's (of int, str, list ...), by the plain value it holds; two objects of
+the candidate's are compared by its own methods, which are then part of what is tested. Arithmetic with plain data may
+give another object but no plain answer, and what comes of it has no number of its own: `abs(f(x) - 3.5) < 1e-6` cannot be
 answered by an object that subtracts as it likes.
 """
 
@@ -38,7 +38,7 @@ class Handle:
         for slot, value in zip(self.__slots__, (base, False, link, name, place), strict=True):
             object.__setattr__(self, slot, value)
 
-    @property  # isinstance(f(x), int) is true of a subclass's object
+    @property  # type: ignore[misc]  # isinstance(f(x), int) is true of a subclass's object
     def __class__(self) -> Any:
         return Handle if self._finery_base is None else getattr(builtins, self._finery_base)
 
@@ -191,6 +191,7 @@ for _name in ("str", "repr", "getitem", "setitem", "delitem", "next"):
     setattr(Handle, f"__{_name}__", _asked(_name))
 for _name in ("lt", "le", "gt", "ge"):
     setattr(Handle, f"__{_name}__", _ordering(_name))
-for _name in """add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift""".split():
+_ARITHMETIC = "add sub mul truediv floordiv mod pow matmul and_ or_ xor lshift rshift"
+for _name in _ARITHMETIC.split():
     setattr(Handle, f"__{_name.strip('_')}__", _arithmetic(_name, False))
     setattr(Handle, f"__r{_name.strip('_')}__", _arithmetic(_name, True))

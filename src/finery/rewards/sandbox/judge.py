@@ -1,7 +1,7 @@
 """The process that holds the tests and says whether they passed; the judged code cannot reach it.
 
-It passes a completion only after the last assert, and only if the candidate was asked at least once. Its verdict is a line
-of JSON, {"score": 1 | 0 | null, "why": str}, on a descriptor that the candidate does not have.
+It passes a completion only after the last assert, and only if the candidate was asked at least once. Its verdict is a
+line of JSON, {"score": 1 | 0 | null, "why": str}, on a descriptor that the candidate does not have.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class Judge:
                 raise Failed(f"{label}{self._raised(error)}") from None
 
     def _names(self, job: Mapping[str, Any], space: dict[str, Any]) -> Any:
-        """Fill the tests' names: the prompt's helpers, modules, and what the judged code defines; the function to test."""
+        """Fill the tests' names: the prompt's helpers, modules, what the judged code defines; the function to test."""
         if job["helpers"]:
             exec(compile(job["helpers"], "<prompt>", "exec", dont_inherit=True), space)
         for name, module in job["modules"]:
@@ -142,7 +142,9 @@ class Judge:
 
     def _raised(self, error: BaseException) -> str:
         """Which line of the tests failed, and on what."""
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_TESTS[:-1])]
+        frames = [
+            frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_TESTS[:-1])
+        ]
         line = f"`{frames[-1].line.strip()[:300]}`" if frames and frames[-1].line else ""
         text = f"{error}"[:300] if not isinstance(error, AssertionError) or error.args else ""
         if isinstance(error, AssertionError):
@@ -199,7 +201,7 @@ class Judge:
         return True
 
     def _wait(self) -> None:
-        """Until the candidate sends something; what it prints meanwhile is shown to tests as their own, or a program's kept."""
+        """Until the candidate sends something; what it prints meanwhile is kept (a program) or shown to the tests."""
         poll = select.poll()
         poll.register(self._source, select.POLLIN)
         poll.register(self._output, select.POLLIN)
@@ -261,7 +263,7 @@ def main(job: int, reply: int, started: int, source: int, sink: int, output: int
     verdict = Judge(source, sink, output, feed).verdict(work)
     line = json.dumps({**verdict, "why": verdict["why"][:600]})  # less than PIPE_BUF, so written whole
     os.write(reply, line.encode("ascii") + b"\n")
-    return 2 if work["order"]["main"] and verdict["score"] or "ended" in verdict else 0
+    return 2 if (work["order"]["main"] and verdict["score"]) or "ended" in verdict else 0
 
 
 def _exactly(descriptor: int, size: int) -> bytes:

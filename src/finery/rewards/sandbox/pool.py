@@ -95,6 +95,15 @@ class Sandbox:
                 zygote.close()
                 raise StageError(f"the sandbox of code_tests failed twice on one completion: {error}") from None
 
+    def close(self) -> None:
+        """End the zygotes, once their checks are done; the next check starts them again."""
+        with self._lock:
+            if self._owner == os.getpid():
+                for _ in range(self._workers):
+                    zygote = self._idle.get()
+                    zygote.close()
+                    self._idle.put(zygote)
+
     @contextlib.contextmanager
     def _one(self) -> Iterator[_Zygote]:
         with self._lock:
@@ -151,8 +160,8 @@ class _Zygote:
         self.close()
         if sys.platform != "linux":
             raise StageError(
-                f"code_tests confines code by means of the Linux kernel, and this is {sys.platform}; run the stage in a "
-                "Linux container (runtime: docker), or write the test as a reward of kind python, at your own risk"
+                f"code_tests confines code by means of the Linux kernel, and this is {sys.platform}; run the stage in "
+                "a Linux container (runtime: docker), or write the test as a reward of kind python, at your own risk"
             )
         work = tempfile.mkdtemp(prefix="finery-code-")
         options = json.dumps({**self._options, "work": work})

@@ -47,7 +47,7 @@ def program(text: str, *, extract: str, prefix: str, entry: str | None, imports:
 
 
 def find(text: str, extract: str, entry: str | None) -> str | None:
-    """The code in a completion: of its ```python blocks (else of all its blocks) the last that defines `entry`, or the last.
+    """Of the completion's ```python blocks (or unnamed ones) the last that defines `entry`, or the last.
 
     A block whose closing fence was cut off counts.
     """
@@ -85,14 +85,22 @@ def _candidates(code: str, prefix: str, entry: str | None) -> Iterator[str]:
         first = code.lstrip("\n")
         joined = prefix if not first.startswith((" ", "\t")) or prefix.endswith("\n") else f"{prefix}\n"
         indented = textwrap.indent(textwrap.dedent(first), "    ")
-        wholes = [prefix + code, joined + first, f"{prefix.rstrip()}\n    {first.lstrip()}", f"{prefix.rstrip()}\n{indented}"]
+        wholes = [
+            prefix + code,
+            joined + first,
+            f"{prefix.rstrip()}\n    {first.lstrip()}",
+            f"{prefix.rstrip()}\n{indented}",
+        ]
     yield from wholes
     for whole in wholes:
         yield from _shorter(whole, len(prefix))
 
 
 def _top_level(code: str, entry: str) -> bool:
-    return re.search(rf"^(?:async def|def|class) +{re.escape(entry)}\b|^{re.escape(entry)} *=", code, re.MULTILINE) is not None
+    return (
+        re.search(rf"^(?:async def|def|class) +{re.escape(entry)}\b|^{re.escape(entry)} *=", code, re.MULTILINE)
+        is not None
+    )
 
 
 def _shorter(source: str, least: int) -> Iterator[str]:

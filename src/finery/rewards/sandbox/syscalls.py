@@ -36,8 +36,8 @@ _AARCH64 = """
 io_setup=0 setxattr=5 lsetxattr=6 fsetxattr=7 removexattr=14 lremovexattr=15 fremovexattr=16 fcntl=25 ioctl=29
 ioprio_set=30 mknodat=33 mkdirat=34 unlinkat=35 symlinkat=36 linkat=37 renameat=38 umount2=39 mount=40 pivot_root=41
 truncate=45 chroot=51 fchmod=52 fchmodat=53 fchownat=54 fchown=55 openat=56 vhangup=58 quotactl=60 utimensat=88
-acct=89 capset=91 personality=92 unshare=97 kexec_load=104 init_module=105 delete_module=106 clock_settime=112 syslog=116
-ptrace=117 sched_setparam=118 sched_setscheduler=119 sched_setaffinity=122 kill=129 tkill=130 tgkill=131
+acct=89 capset=91 personality=92 unshare=97 kexec_load=104 init_module=105 delete_module=106 clock_settime=112
+syslog=116 ptrace=117 sched_setparam=118 sched_setscheduler=119 sched_setaffinity=122 kill=129 tkill=130 tgkill=131
 rt_sigqueueinfo=138 setpriority=140 reboot=142 setregid=143 setgid=144 setreuid=145 setuid=146 setresuid=147
 setresgid=149 setfsuid=151 setfsgid=152 setgroups=159 sethostname=161 setdomainname=162 prctl=167 settimeofday=170
 adjtimex=171 mq_open=180 mq_unlink=181 msgget=186 msgctl=187 msgrcv=188 msgsnd=189 semget=190 semctl=191

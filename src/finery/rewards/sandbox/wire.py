@@ -1,8 +1,8 @@
 """What passes between judge and candidate: plain data, as JSON with tags, in frames of 4 bytes of length and a body.
 
 A value is sent only if its type is exactly one of those here; what else there is goes through a hook of either side
-(a callback of the judge, a handle of the candidate). A list is a JSON list; every other container or special value is an
-object with one key, its tag. Integers beyond 64 bits are hexadecimal, so that no limit on digits bites.
+(a callback of the judge, a handle of the candidate). A list is a JSON list; every other container or special value is
+an object with one key, its tag. Integers beyond 64 bits are hexadecimal, so that no limit on digits bites.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def _named(name: str, fields: tuple[str, ...]) -> Any:
     if (name, fields) not in _NAMED:
         if not all(field.isidentifier() and not keyword.iskeyword(field) for field in (name, *fields)):
             raise ValueError("no field names")
-        _NAMED[name, fields] = collections.namedtuple(name, fields)  # noqa: PYI024
+        _NAMED[name, fields] = collections.namedtuple(name, fields)
     return _NAMED[name, fields]
 
 

@@ -3,9 +3,9 @@
     python -s -P -B -X utf8 zygote.py '{"work": folder, "full": bool, "memory": bytes, "seconds": float,
         "without": [mechanisms left out]}'
 
-A job comes on stdin (4 bytes of length, JSON) and is read by the judge alone, so nothing of a test is ever in the memory
-that candidates are forked from. On stdout come a line when the zygote is ready ({"ready": ..., "missing": ...} or
-{"lacking": ...}), and for each job the judge's verdict, unless it was killed, and a line of the zygote's own:
+A job comes on stdin (4 bytes of length, JSON) and is read by the judge alone, so nothing of a test is ever in the
+memory that candidates are forked from. On stdout come a line when the zygote is ready ({"ready": ..., "missing": ...}
+or {"lacking": ...}), and for each job the judge's verdict, unless it was killed, and a line of the zygote's own:
 {"judge": wait status, "candidate": wait status, "late": bool}.
 """
 
@@ -27,9 +27,10 @@ import time
 from types import ModuleType
 from typing import Any
 
-PRELOADED = """abc array bisect collections contextlib copy dataclasses datetime decimal enum fractions functools hashlib heapq
-inspect itertools json math operator queue random re statistics string struct textwrap threading time traceback typing
-unittest""".split()
+_PRELOADED = """abc array bisect collections contextlib copy dataclasses datetime decimal enum fractions functools
+hashlib heapq inspect itertools json math operator queue random re statistics string struct textwrap
+threading time traceback typing unittest"""
+PRELOADED = _PRELOADED.split()
 """Imported once, so that checks need not."""
 GRACE = 0.5
 """Seconds beyond its time after which a judge is killed: tests that loop by themselves."""
@@ -99,7 +100,10 @@ class Zygote:
         self._sweep()
         if os.waitstatus_to_exitcode(status) == 3:
             return False
-        os.write(1, b"\n" + json.dumps(report).encode() + b"\n")
+        try:
+            os.write(1, b"\n" + json.dumps(report).encode() + b"\n")
+        except BrokenPipeError:
+            return False
         return True
 
     def _settle(self, child: int) -> None:
@@ -128,15 +132,14 @@ class Zygote:
         nothing = os.open(os.devnull, os.O_WRONLY)
         self._bind(folder)
         _place([typing, printing, nothing, source, sink])
-        sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, mode) for n, mode in ((0, "r"), (1, "w"), (2, "w")))
-        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+        _reopen()
         self._candidate.Candidate(self._wire.Pipe(3, 4, lambda: None)).run()
 
     def _run_judge(self, folder: str, alive: int, source: int, sink: int, output: int, feed: int) -> int:
         nothing = os.open(os.devnull, os.O_RDWR)
         self._bind(folder)
         _place([nothing, nothing, nothing, 0, 1, alive, source, sink, output, feed])
-        sys.stdin, sys.stdout, sys.stderr = (open(os.devnull, mode) for mode in ("r", "w", "w"))
+        _reopen()
         status: int = self._judge.main(*range(3, 10))
         return status
 
@@ -185,6 +188,14 @@ def _place(descriptors: list[int]) -> None:
     os.closerange(len(descriptors), 1 << 16)
 
 
+def _reopen() -> None:
+    """Python's standard streams for the descriptors 0, 1 and 2 as they are now."""
+    for place, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        stream = os.fdopen(place, mode)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+
+
 def _end(run: Any) -> None:
     """Run what a fork is for, and leave without the zygote's own clean-up."""
     status = 70
@@ -220,6 +231,7 @@ def main() -> None:
     gc.disable()
     os.write(1, json.dumps({"ready": confinement.in_force, "missing": confinement.missing}).encode() + b"\n")
     zygote.serve()
+    confine.leave(options["work"])  # nobody is left to do it
 
 
 def _guard(work: str, confine: Any) -> bool:

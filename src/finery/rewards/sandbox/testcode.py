@@ -13,7 +13,14 @@ from collections.abc import Iterator
 
 _BUILTINS = frozenset(vars(builtins)) | {"__name__", "__file__", "__doc__"}
 _SHORT = {"np": "numpy", "pd": "pandas"}
-_RUNS = {"eval": "", "exec": "", "compile": "", "__import__": "", "load": "pickle marshal joblib dill torch", "loads": "pickle marshal dill"}
+_RUNS = {
+    "eval": "",
+    "exec": "",
+    "compile": "",
+    "__import__": "",
+    "load": "pickle marshal joblib dill torch",
+    "loads": "pickle marshal dill",
+}
 _OURS = "solution"
 
 
@@ -26,7 +33,7 @@ class TestCode:
 
     Args:
         text: all of it.
-        entry: the function to test, or an expression for it (`Solution().solve`); empty when the tests name it themselves.
+        entry: the function to test, or an expression for it (`Solution().solve`); empty when the tests name it.
 
     Attributes:
         names: names it uses and does not define; what the judged code defines of them is the judged code's.
@@ -47,7 +54,11 @@ class TestCode:
             self.parse(entry, "entry_point: ")
         self.calls = self._calls()
         own, free = _scopes(symtable.symtable(text, _OURS, "exec"))
-        called = [node.func.id for node in ast.walk(self.tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+        called = [
+            node.func.id
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        ]
         unknown = [name for name in free if name not in own and name not in _BUILTINS]
         named = sys.stdlib_module_names | set(_SHORT)
         modules = [name for name in unknown if name in named and name not in called and name != root(entry)]
@@ -102,7 +113,11 @@ class TestCode:
 
     def _shadowing(self, called: list[str]) -> list[str]:
         """The one built-in name that each statement calls: MBPP has tasks whose function is called `sum`."""
-        statements = [{node.func.id for node in ast.walk(part) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)} for part in self.tree.body if isinstance(part, ast.Assert)]
+        statements = [
+            {node.func.id for node in ast.walk(part) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+            for part in self.tree.body
+            if isinstance(part, ast.Assert)
+        ]
         shared = set.intersection(*statements) & set(called) if statements else set()
         if len(shared) != 1:
             raise Unfit("names nothing that the completion could define; give the function's name as entry_point")
@@ -118,7 +133,9 @@ class TestCode:
             if name != _OURS and not _installed(name):
                 raise Unfit(f"imports {name}, which is not installed here (the judged code's own module is {_OURS})")
         for node in ast.walk(self.tree):
-            if isinstance(node, ast.AsyncFunctionDef | ast.Await) or (isinstance(node, ast.Name) and node.id == "asyncio"):
+            if isinstance(node, ast.AsyncFunctionDef | ast.Await) or (
+                isinstance(node, ast.Name) and node.id == "asyncio"
+            ):
                 raise Unfit("is asynchronous; a coroutine cannot cross from the judged code's process")
             if isinstance(node, ast.Call) and _runs_code(node.func):
                 raise Unfit(f"calls {ast.unparse(node.func)}: what the judged code gives could run as the judge")
@@ -139,7 +156,7 @@ def root(expression: str) -> str:
 
 
 def helpers(prefix: str, entry: str) -> str:
-    """The whole definitions of a prompt, less the function that the completion is to write: the judge has its own of them."""
+    """The whole definitions of a prompt, less the function to be written: the judge has its own of them."""
     tree, unfinished = _parsed(f"{prefix.rstrip()}\n    pass\n"), True
     if tree is None:
         tree, unfinished = _parsed(prefix), False
