@@ -108,7 +108,8 @@ def narrow(completions, answer):
         ("return [float('inf'), 0]", "returned inf for sample 0"),
         (
             "return [1 / int(c) for c in completions]",
-            r"ZeroDivisionError: division by zero at mine\.py:2 on sample 1 \(row r1\): completion '0'",
+            r"ZeroDivisionError: division by zero at mine\.py:2 on sample 1 \(row r1\): completion '0' "
+            r"\(1 of 2 samples of the batch\)",
         ),
         (
             "assert len(completions) < 2; return [1]",
@@ -122,6 +123,33 @@ def test_a_users_mistake_names_the_function_and_the_sample(
     made = rewards(python(tmp_path, f"def score(completions, **_):\n    {body}\n"))
     with pytest.raises(StageError, match=rf"rewards\.0 \(python mine\.py:score\) .*{message}"):
         run(made, ["1", "0"], [ROW, {**ROW, "id": "r1"}])
+
+
+def test_a_rows_own_completion_goes_to_the_rewards_as_its_solution(
+    rewards: Callable[..., RewardSet], tmp_path: Path
+) -> None:
+    made = rewards(
+        python(
+            tmp_path, "def score(completions, solution):\n    return [c == s for c, s in zip(completions, solution)]"
+        )
+    )
+    assert run(made, ["a", "b"], [{**ROW, "completion": "a"}, {**ROW, "completion": "a"}]).solved == [True, False]
+
+
+def test_rows_no_reward_can_judge_are_found_with_column_and_reason(
+    rewards: Callable[..., RewardSet], tmp_path: Path
+) -> None:
+    own = python(tmp_path, "def score(completions, **_):\n    return [1] * len(completions)")
+    made = rewards({**ANSWER, "verifier": True}, {"kind": "choice", "choices": ["4", "5"]}, PLAIN, own)
+    rows = [{**ROW, "answer": answer} for answer in ("4", "see figure", "6", None)]
+    assert made.check(rows) == [
+        None, ("answer", "is not a number"), ("answer", "'6' is none of 4, 5"), ("answer", "is missing"),
+    ]  # fmt: skip
+    assert made.explain(ROW, "#### 5", [1], False) == {
+        "answer": "'5' after #### is not '4', as exact numbers",
+        "choice": "chose '5' after ####; right is '4'",
+        "format": "the pattern matches",
+    }
 
 
 def test_an_asynchronous_function_is_refused(rewards: Callable[..., RewardSet], tmp_path: Path) -> None:
