@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-ArtifactKind = Literal["model", "dataset", "verdict", "difficulty", "evaluation", "decision", "file"]
+ArtifactKind = Literal["model", "dataset", "verdict", "difficulty", "evaluation", "decision", "fisher", "file"]
 
 _STAGE = re.compile(r"^([a-z][a-z0-9_-]{0,62})(?:\.([a-z][a-z0-9_-]{0,62}))?$")
 _HUB = re.compile(r"^hf:([\w.-]+/[\w.-]+)(?:@([\w./-]+))?$")
@@ -44,7 +44,8 @@ DATASET = Ref(("dataset",))
 VERDICT = Ref(("verdict",))
 DIFFICULTY = Ref(("difficulty",))
 EVALUATION = Ref(("evaluation",))
-ANY = Ref(("model", "dataset", "verdict", "difficulty", "evaluation", "decision", "file"))
+FISHER = Ref(("fisher",))
+ANY = Ref(("model", "dataset", "verdict", "difficulty", "evaluation", "decision", "fisher", "file"))
 FILE = Ref(("file",), local_only=True)
 
 

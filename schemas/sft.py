@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from finery.schemas.base import EXECUTION, Dtype, FilePath, ModelRef, refuse
-from finery.schemas.reference import VERDICT, ArtifactKind
+from finery.schemas.base import EXECUTION, Dtype, FilePath, Model, ModelRef, refuse
+from finery.schemas.reference import FISHER, VERDICT, ArtifactKind
 from finery.schemas.training import (
     DatasetRef,
     Lora,
@@ -17,6 +18,27 @@ from finery.schemas.training import (
     check_length,
     check_quantization,
 )
+
+
+class Ewc(Model):
+    """Elastic weight consolidation (arXiv 1612.00796): weights that mattered before are held where they were."""
+
+    weight: Annotated[float, Field(gt=0)]
+    """L + weight / 2 * sum of F * (theta - theta*)^2, with F the diagonal Fisher information at theta*."""
+    data: DatasetRef | None = None
+    """What must not be forgotten: F is measured on it before the first step, at the model as it comes in, and written as output `fisher`."""
+    fisher: Annotated[str, FISHER] | None = None
+    """The output `fisher` of another sft stage, in place of `data`: its F and its theta*."""
+    rows: Annotated[int, Field(ge=1)] = 512
+    """Rows of `data` that F is the mean over, drawn by the stage's seed; one forward and backward pass each."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Ewc:
+        if (self.data is None) == (self.fisher is None):
+            raise refuse("takes either data, on which F is measured, or the fisher of another stage")
+        if self.fisher is not None and "rows" in self.model_fields_set:
+            raise refuse("is for data; a fisher has been measured already", field="rows")
+        return self
 
 
 class SftStage(TrainingStage):
@@ -35,6 +57,14 @@ class SftStage(TrainingStage):
     """Steps between evaluations; needs eval_data."""
     replay: Replay | None = None
     """General data shown beside it."""
+    kl_weight: Annotated[float, Field(ge=0)] = 0.0
+    """Holds the model near its start: L + kl_weight * the mean KL(model || start) over the target tokens of its own rows, whole vocabulary."""
+    ewc: Ewc | None = None
+    """Holds each weight near its start as firmly as other data needed it; for training of all weights."""
+    freeze: Annotated[list[str], Field(min_length=1)] | None = None
+    """Parameters left as they are: regular expressions that match whole names, `.*embed_tokens.*`, say."""
+    frozen_layers: Annotated[int, Field(ge=1)] | None = None
+    """The first layers left as they are; the embedding is named in `freeze`."""
     lora: Lora | None = None
     """Train an adapter; without it, all weights."""
     quantization: Quantization | None = None
@@ -51,11 +81,15 @@ class SftStage(TrainingStage):
     """Learn the completion, not the prompt (rows of prompt and completion)."""
     assistant_only_loss: bool = False
     """Learn only what the assistant says (rows of messages); the chat template needs {% generation %} marks."""
+    packing: bool = False
+    """Lay rows end to end in sequences of up to max_length tokens, each attending to itself alone; per_device_train_batch_size then counts sequences."""
+    group_by_length: bool = False
+    """Put rows of similar length into a batch: less padding, and batches that differ more from each other."""
     chat_template: FilePath | None = None
     """A Jinja file that replaces the model's chat template and is saved with it."""
 
     def outputs(self) -> dict[str, ArtifactKind]:
-        return {"model": "model"}
+        return {"model": "model", **({"fisher": "fisher"} if self.ewc and self.ewc.data else {})}
 
     @model_validator(mode="after")
     def _check(self) -> SftStage:
@@ -74,6 +108,29 @@ class SftStage(TrainingStage):
             )
         if len(set(self.added_tokens or ())) != len(self.added_tokens or ()):
             raise refuse("names a token twice", field="added_tokens")
+        return self
+
+    @model_validator(mode="after")
+    def _check_weights_held(self) -> SftStage:
+        for pattern in self.freeze or ():
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                raise refuse(
+                    "{pattern} is no regular expression ({error})", field="freeze", pattern=pattern, error=str(error)
+                ) from None
+        adapter = self.lora or self.adapter or self.quantization
+        held = {"ewc": self.ewc, "freeze": self.freeze, "frozen_layers": self.frozen_layers}
+        if adapter and (given := next((name for name, value in held.items() if value is not None), None)):
+            raise refuse(
+                "is for training of all weights: an adapter leaves those as they are; take kl_weight or replay, or "
+                "lora.layers_to_transform to spare layers",
+                field=given,
+            )
+        if self.packing and self.group_by_length:
+            raise refuse(
+                "has nothing to do where packing leaves no padding; take one of the two", field="group_by_length"
+            )
         return self
 
     def packages_in_use(self) -> tuple[str, ...]:

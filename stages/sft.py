@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         StageError: no row is left, the loss was not finite, or training changed nothing.
     """
     from finery.training.added_tokens import add_tokens
-    from finery.training.encode import encode, warn_of_rows
+    from finery.training.collate import Layout
+    from finery.training.encode import encode, unused_columns, warn_of_rows
     from finery.training.models import load_tokenizer, publish_model
     from finery.training.sampling import end_ids
     from finery.training.sft import start, train_sft
@@ -33,17 +34,23 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         tokenizer.chat_template = _template(inputs["chat_template"])
     model = _model(config, inputs["model"], context)
     token_ids = add_tokens(model, tokenizer, config.added_tokens or (), seed=context.seed)
+    _freeze(config, model)
     ends = end_ids(model, tokenizer)
+    unused: dict[str, list[str]] = {}
 
     def read(field: str) -> Any:
+        rows = read_dataset(inputs[field])
+        if columns := unused_columns(rows):
+            unused[field] = columns
+            print(f"{field}: columns that are not trained on: {', '.join(columns)}", flush=True)
         encoded = encode(
-            read_dataset(inputs[field]),
+            rows,
             tokenizer,
             ends=ends,
             max_length=config.max_length,
             completion_only=config.completion_only_loss,
-            # replay is learned as it comes: it may be text beside messages
-            assistant_only=config.assistant_only_loss and field != "replay.data",
+            # other data is taken as it comes: it may be text beside messages
+            assistant_only=config.assistant_only_loss and field not in ("replay.data", "ewc.data"),
             ordered=is_ordered(inputs[field]),
             name=field,
         )
@@ -53,6 +60,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
 
     data = read("data")
     method = _tell_of_method(config, inputs["model"], data, token_ids, context)
+    hold = _hold(config, inputs, model, read, context)
     trained = train_sft(
         model,
         tokenizer,
@@ -64,6 +72,8 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         eval_steps=config.eval_steps,
         lora=config.lora,
         token_ids=token_ids if config.lora else (),
+        hold=hold,
+        layout=Layout(capacity=config.max_length if config.packing else 0, by_length=config.group_by_length),
         resume=checkpoints,
     )
     sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
@@ -75,6 +85,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
             "headline": f"loss {metrics['loss']:.3f} after {trained.steps} steps",
             "method": method,
             "rejected": [{"id": row, "reason": reason} for row, reason in data.rejected[:20]],
+            **({"unused_columns": unused} if unused else {}),
         },
     )
 
@@ -106,6 +117,47 @@ def _model(config: SftStage, folder: Path, context: StageContext) -> Any:
         return load_model(folder, **how, quantization=config.quantization, trainable=True)
     merged = merge_adapter(folder, **how)
     return (quantize(merged, config.quantization) if config.quantization else merged).train()
+
+
+def _freeze(config: SftStage, model: Any) -> None:
+    """Take `freeze` and `frozen_layers` out of training, said in the log."""
+    from finery.training.freeze import freeze
+
+    if config.freeze is None and config.frozen_layers is None:
+        return
+    if hasattr(model, "peft_config"):
+        field = "freeze" if config.freeze else "frozen_layers"
+        raise InputError(f"{field}: the model is an adapter, which is trained alone; leave it out")
+    ends = [module.weight for module in (model.get_input_embeddings(), model.get_output_embeddings()) if module]
+    print(freeze(model, config.freeze or (), config.frozen_layers or 0, trained=ends if config.added_tokens else ()))
+
+
+def _hold(
+    config: SftStage, inputs: Mapping[str, Path], model: Any, read: Callable[[str], Any], context: StageContext
+) -> Any:
+    """What holds the model near its start. F is measured once: a resumed attempt finds it beside its checkpoints."""
+    from finery.training.arguments import on_cpu
+    from finery.training.ewc import FISHER_FILE, Fisher, measure_fisher
+    from finery.training.sft import Hold
+
+    ewc = config.ewc
+    if ewc is None:
+        return Hold(config.kl_weight)
+    if hasattr(model, "peft_config"):
+        raise InputError(
+            "ewc: the model is an adapter, whose base does not change; take kl_weight or replay, or merge it first"
+        )
+    if ewc.fisher is not None:
+        return Hold(config.kl_weight, Fisher.read(inputs["ewc.fisher"]), ewc.weight)
+    kept = context.checkpoint_dir / "fisher"
+    if not (kept / FISHER_FILE).exists():
+        reference = read("ewc.data")
+        print(f"ewc: F is measured on {min(ewc.rows, len(reference))} of {len(reference)} rows", flush=True)
+        measured = model if on_cpu(config) else model.to("cuda")
+        measure_fisher(measured, reference, rows=ewc.rows, seed=context.seed).write(kept)
+    fisher = Fisher.read(kept)
+    fisher.write(context.output("fisher"))
+    return Hold(config.kl_weight, fisher, ewc.weight)
 
 
 def _sits_on(config: SftStage, folder: Path, context: StageContext) -> dict[str, Any]:

@@ -22,6 +22,7 @@ IGNORED = -100
 """The label of a position that is no target (torch's cross-entropy skips it)."""
 
 _SHOWN = 5
+_USED = {"id", "prompt", "completion", "messages", "weight"}
 _GENERATION = re.compile(r"\{%-?\s*generation\s*-?%\}")
 
 
@@ -150,13 +151,21 @@ def fitted(
     if assistant_only:
         _check_generation_marks(tokenizer)
     for row, rendered in render(rows, tokenizer, ends, completion_only, assistant_only, name):
-        reason = rendered if isinstance(rendered, str) else _unfit(rendered, max_length, overlong)
+        reason = rendered if isinstance(rendered, str) else _unfit(rendered, max_length, overlong, tokenizer)
         if reason or isinstance(rendered, str):
             yield row, str(reason), False
-        elif len(rendered.ids) > max_length:
+            continue
+        if assistant_only:
+            _check_turns(row, rendered, tokenizer, ends, name)
+        if len(rendered.ids) > max_length:
             yield row, Rendered(rendered.ids[:max_length], rendered.target[:max_length], rendered.start), True
         else:
             yield row, rendered, False
+
+
+def unused_columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns that hold something and that training does not look at, sorted."""
+    return sorted({name for row in rows for name, value in row.items() if value is not None} - _USED)
 
 
 def warn_of_rows(encoded: Encoded, context: StageContext, name: str, max_length: int) -> None:
@@ -174,9 +183,12 @@ def warn_of_rows(encoded: Encoded, context: StageContext, name: str, max_length:
         )
 
 
-def _unfit(rendered: Rendered, max_length: int, overlong: str) -> str | None:
+def _unfit(rendered: Rendered, max_length: int, overlong: str, tokenizer: PreTrainedTokenizerBase) -> str | None:
     """Why a row cannot be trained on, or None."""
     length = len(rendered.ids)
+    bos = tokenizer.bos_token_id
+    if bos is not None and bos != tokenizer.eos_token_id and rendered.ids[:2] == [bos, bos]:
+        return f"it begins with two {tokenizer.bos_token} tokens; its text has one beside the chat template's"
     if rendered.start >= max_length:
         return f"its prompt alone has {rendered.start} tokens, so max_length {max_length} cuts its answer away entirely"
     if length > max_length and overlong == "reject":
@@ -185,6 +197,41 @@ def _unfit(rendered: Rendered, max_length: int, overlong: str) -> str | None:
     if not any(rendered.target[1:max_length]):
         return "nothing in it is to be learned"
     return None
+
+
+def _check_turns(
+    row: Mapping[str, Any], rendered: Rendered, tokenizer: PreTrainedTokenizerBase, ends: Collection[int], name: str
+) -> None:
+    """Every turn of the assistant's must end in a token that is learned and that ends a completion.
+
+    Raises:
+        InputError: one does not, so the model would never learn to stop there.
+    """
+    turns = [m for part in ("messages", "prompt", "completion") for m in _messages(row.get(part))]
+    said = sum(message.get("role") == "assistant" for message in turns)
+    learned = sum(t and token in ends for token, t in zip(rendered.ids, rendered.target, strict=True))
+    spans = _spans(rendered.target)
+    open_ended = [end for start, end in spans if not any(token in ends for token in rendered.ids[start:end])]
+    if not open_ended and learned >= said:
+        return
+    after = rendered.ids[open_ended[0] : open_ended[0] + 1] if open_ended else []
+    follows = f"; a marked turn is followed by {tokenizer.decode(after)!r}" if after else ""
+    raise InputError(
+        f"{name}: row {row['id']}: {learned} of {said} assistant turns end in a token that is learned and that ends a "
+        f"completion ({', '.join(repr(tokenizer.decode([end])) for end in sorted(ends))}){follows}; the model would "
+        "not learn to stop there. Put the token that ends a turn inside {% generation %}, mark every turn of the "
+        "assistant's, and name that token as the model's eos_token"
+    )
+
+
+def _messages(value: Any) -> Sequence[Mapping[str, Any]]:
+    return value if isinstance(value, list) else []
+
+
+def _spans(target: Sequence[bool]) -> list[tuple[int, int]]:
+    """The runs of True, as (start, end)."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], np.array(target, dtype=bool), [False]]).astype(np.int8)))
+    return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
 def _check_generation_marks(tokenizer: PreTrainedTokenizerBase) -> None:
