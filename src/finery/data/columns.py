@@ -81,4 +81,6 @@ class Columns:
             return None
         how = self._how
         recognise(how.name, how.columns, self._present, self._where)
-        return [*stray(how.name, how.columns, self._present, cot=self._cot), *sorted(how.ignored)]
+        names = [*stray(how.name, how.columns, self._present, cot=self._cot), *sorted(how.ignored)]
+        # a key may hold half a surrogate pair, which neither the card nor a warning can be written with
+        return [name.encode("utf-8", "backslashreplace").decode() for name in names]
