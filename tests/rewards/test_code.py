@@ -228,6 +228,9 @@ with Account(3) as b:
 assert b.n == 0
 m = Many([1]); m.append(4)
 assert m.top() == 4 and m == [1, 4] and isinstance(m, list) and len(m) == 2
+import copy
+c = copy.deepcopy(a); c.n = 1
+assert a.n == 7 and c.n == 1 and copy.copy(a) == a and a.__class__ is not None and Account.__name__ == 'Account'
 assert make(3)(4) == 7 and list(count()) == [1, 2, 3] and next(count()) == 1
 assert sorted(map(make(1), [3, 1])) == [2, 4]
 """

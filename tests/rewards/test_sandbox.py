@@ -452,6 +452,35 @@ def test_the_asking_process_leaves_nothing_behind_when_it_is_killed(tmp_path: Pa
         assert os.listdir(tmp_path) == ["asks.py"]
 
 
+def test_deep_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = "import os\ndef solve(x):\n    for _ in range(1200):\n        os.mkdir('d'); os.chdir('d')\n    return 4"
+    for without in ((), ("namespaces",)):
+        function = made(*without, timeout=10)
+        assert [function.judge(code, TESTS).score for _ in range(2)] == [1.0, 1.0]
+        function.close()
+        assert os.listdir(tmp_path) == []
+
+
+def test_what_code_says_is_one_printable_line() -> None:
+    function = made()
+    for code in (
+        "def solve(x):\n    raise ValueError('a\\n\\x1b[2J\\ud800b' * 1000)",
+        "class X: pass\nX.__name__ = 'a\\n\\x1b'\ndef solve(x):\n    return X()",
+    ):
+        why = function.judge(code, TESTS).why
+        assert why.isprintable() and len(why) < 1000 and why.encode()
+    function.close()
+
+
+def test_an_object_cannot_pass_for_an_array_in_the_judges_memory() -> None:
+    function = made()
+    code = "class X:\n    @property\n    def __array_interface__(self):\n        return {'shape': (1,), 'typestr': '<i8', 'data': (id(4) + 24, True), 'version': 3}\ndef solve(x):\n    return X()"
+    verdict = function.judge(code, "import numpy as np\nassert np.allclose(solve(2), 4)")
+    assert verdict.score == 0.0 and "X object" in verdict.why
+    function.close()
+
+
 def test_many_threads_and_a_fork_of_the_asking_process_share_nothing() -> None:
     function = made(workers=2)
     codes = [f"def solve(x):\n    return {n}" for n in range(40)]
@@ -472,3 +501,21 @@ def test_many_threads_and_a_fork_of_the_asking_process_share_nothing() -> None:
     assert function(completions=codes[:6], tests=[TESTS] * 6) == due[:6]
     function.close()
     gc.collect()
+
+
+def test_a_kernel_that_refuses_seccomp_is_named(tmp_path: Path) -> None:
+    """The zygote's interpreter is started under a filter that refuses prctl(PR_SET_SECCOMP), as some containers do."""
+    refuse = tmp_path / "python"
+    refuse.write_text(
+        f"#!{sys.executable}\n"
+        "import ctypes, os, struct, sys\n"
+        "code = [(0x20, 0, 0, 0), (0x15, 0, 3, 157 if os.uname().machine == 'x86_64' else 167), (0x20, 0, 0, 16), (0x15, 0, 1, 22), (6, 0, 0, 0x50001), (6, 0, 0, 0x7FFF0000)]\n"
+        "raw = ctypes.create_string_buffer(b''.join(struct.pack('=HBBI', *c) for c in code))\n"
+        "libc = ctypes.CDLL(None)\n"
+        "assert libc.prctl(38, 1, 0, 0, 0) == 0 and libc.prctl(22, 2, struct.pack('HxxxxxxP', len(code), ctypes.addressof(raw)), 0, 0) == 0\n"
+        f"os.execv({sys.executable!r}, [{sys.executable!r}, *sys.argv[1:]])\n"
+    )
+    refuse.chmod(0o755)
+    function = CodeTestsFunction(CodeTestsReward(kind="code_tests"), python=str(refuse))
+    with pytest.raises(StageError, match=r"lacks what binds a process .*seccomp"):
+        function.judge("def solve(x):\n    return 4", TESTS)

@@ -100,9 +100,9 @@ class CodeTestsFunction:
         return self.judge(completion, row.get("tests"), truncated).why
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=64)
 def _read(tests: str) -> forms.Tests | str:
-    """The tests of a row, or why they can never judge."""
+    """The tests of a row, or why they can never judge; kept for the samples of one prompt, as inputs may be large."""
     try:
         return forms.read(json.loads(tests))
     except Unfit as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import builtins
+import copy
 import math
 import operator
 import os
@@ -65,6 +66,8 @@ OPERATIONS: dict[str, Callable[..., Any]] = {
     "round": round,
     "trunc": math.trunc,
     "dir": dir,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
     **{name: getattr(builtins, name) for name in ("len", "bool", "str", "repr", "format", "int", "float", "complex")},
     **{name: getattr(operator, name) for name in _OPERATORS.split()},
 }
@@ -86,7 +89,8 @@ class Candidate:
         self._module = types.ModuleType("solution")
 
     def run(self) -> None:
-        """Take the program, run it, and serve until the judge ends."""
+        """Say that this process is bound, take the program, run it, and serve until the judge ends."""
+        self._pipe.send(["ready"])
         order = self._pipe.receive()
         options = {key: order[key] for key in ("extract", "prefix", "entry", "imports")}
         try:

@@ -3,8 +3,8 @@
 Attributes, methods, indexing, length and iteration are asked of the object. What a test compares with is not: an object
 is equal only to itself, or, if it is a subclass's (of int, str, list ...), by the plain value it holds; two objects of
 the candidate's are compared by its own methods, which are then part of what is tested. Arithmetic with plain data may
-give another object but no plain answer, and what comes of it has no number of its own: `abs(f(x) - 3.5) < 1e-6` cannot be
-answered by an object that subtracts as it likes.
+give another object but no plain answer, and what comes of it has no number of its own: `abs(f(x) - 3.5) < 1e-6` cannot
+be answered by an object that subtracts as it likes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ class Link(Protocol):
 
     def ask(self, operation: str, *arguments: Any) -> Any:
         """The result of one of candidate.OPERATIONS."""
+
+
+_SPECIAL = frozenset(["__name__", "__qualname__", "__module__", "__dict__", "__annotations__", "__cause__", "__next__"])
 
 
 class Handle:
@@ -46,6 +49,8 @@ class Handle:
         return self._finery_link.ask("call", self, list(arguments), named)
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in _SPECIAL:  # numpy would take an address from __array_interface__
+            raise AttributeError(f"{self._finery_name} object has no {name} here")
         return self._finery_link.ask("getattr", self, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -53,6 +58,12 @@ class Handle:
 
     def __delattr__(self, name: str) -> None:
         self._finery_link.ask("delattr", self, name)
+
+    def __copy__(self) -> Any:
+        return self._finery_link.ask("copy", self)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._finery_link.ask("deepcopy", self)
 
     def __dir__(self) -> Any:
         return self._finery_link.ask("dir", self)

@@ -49,8 +49,13 @@ class Judge:
         os.set_blocking(output, False)
 
     def verdict(self, job: Mapping[str, Any]) -> dict[str, Any]:
-        """Judge one completion; see forms.Tests for what a job holds."""
+        """Judge one completion; see forms.Tests for what a job holds.
+
+        Raises:
+            BaseException: the candidate's process did not come up, which is no verdict.
+        """
         self._until = time.monotonic() + job["seconds"]
+        self._link.greet()
         try:
             self._keep = job["order"]["main"]
             none = self._link.start(job["order"])

@@ -65,6 +65,15 @@ class Link:
         self.last = ""
         """The last call of a named function and what it gave, for a message."""
 
+    def greet(self) -> None:
+        """Wait until the candidate's process is bound; nothing judged has run yet, so a failure is the machine's.
+
+        Raises:
+            wire.Broken: it did not come up.
+        """
+        if self._pipe.receive() != ["ready"]:
+            raise wire.Broken("the candidate's process did not come up")
+
     def start(self, order: Mapping[str, Any]) -> Any:
         """Hand over the program and run it; None, or the reason why there is no code to run.
 

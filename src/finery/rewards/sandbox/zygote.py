@@ -216,6 +216,7 @@ def main() -> None:
         confinement = confine.Confinement(
             options["work"], full=options["full"], namespaces=guard, landlocked="landlock" not in options["without"]
         )
+        confinement.prove(memory=options["memory"], cpu=options["seconds"])
     except confine.Lacking as error:
         os.write(1, json.dumps({"lacking": str(error)}).encode() + b"\n")
         return
