@@ -9,7 +9,15 @@ from pydantic import Field, model_validator
 from finery.schemas.base import EXECUTION, Dtype, ModelRef, refuse
 from finery.schemas.reference import VERDICT, ArtifactKind
 from finery.schemas.rewards import Rewards, check_rewards
-from finery.schemas.training import DatasetRef, Lora, Sampling, TrainingStage, check_length
+from finery.schemas.training import (
+    DatasetRef,
+    Lora,
+    Quantization,
+    Sampling,
+    TrainingStage,
+    check_length,
+    check_quantization,
+)
 
 Loss = Literal[
     "sigmoid", "hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard",
@@ -50,6 +58,8 @@ class DpoStage(TrainingStage):
     """Steps between evaluations; needs eval_data."""
     lora: Lora | None = None
     """Train a new adapter on a whole model; without it, all weights (or the adapter the policy already is)."""
+    quantization: Quantization | None = None
+    """QLoRA: hold the frozen weights in 4 bits while the adapter trains. The adapter sits on the dequantized weights."""
     dtype: Dtype = "float32"
     """The type the weights are trained in."""
     learning_rate: Annotated[float, Field(gt=0)] = 1e-6
@@ -81,6 +91,7 @@ class DpoStage(TrainingStage):
         check_length(self)
         self._check_source()
         self._check_losses()
+        check_quantization(self, self.quantization, self.lora, dtype=self.dtype, continues=True)
         if self.eval_steps and not self.eval_data:
             raise refuse("needs eval_data", field="eval_steps")
         if self.lora and self.lora.lora_dropout:
@@ -89,6 +100,9 @@ class DpoStage(TrainingStage):
                 field="lora.lora_dropout",
             )
         return self
+
+    def packages_in_use(self) -> tuple[str, ...]:
+        return (*self.packages, "bitsandbytes") if self.quantization else self.packages
 
     def _check_source(self) -> None:
         if bool(self.data) == bool(self.prompts):

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset, write_dataset
 from finery.data.order import CURRICULUM, is_ordered, weights_of
-from finery.errors import StageError
+from finery.errors import InputError, StageError
 from finery.rewards import build
 from finery.rewards.rewardset import conversational
 from finery.schemas.dpo import DpoStage
+from finery.schemas.training import method_in_words
 
 if TYPE_CHECKING:
     from finery.training.measure import Judged
@@ -49,16 +50,19 @@ def run(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> 
         StageError: no pair is left, the loss was not finite, or training changed nothing.
     """
     from finery.training.dpo import train_dpo
-    from finery.training.models import adapter_base, load_model, load_tokenizer, publish_model
+    from finery.training.models import is_adapter, load_tokenizer, publish_model
     from finery.training.pairs import encode_pairs, warn_of_pairs
     from finery.training.sampling import end_ids
     from finery.training.sft import start
 
+    _check(config, inputs["model"])
     checkpoints = start(context)
     source = "data" if config.data else "prompts"
     made = _make(config, inputs, context) if config.prompts else None
     tokenizer = load_tokenizer(inputs["model"])
-    model = load_model(inputs["model"], dtype=config.dtype, bases=context.bases, trainable=True)
+    model = _model(config, inputs["model"], context)
+    method = method_in_words(config, config.lora, config.quantization, continues=is_adapter(inputs["model"]))
+    print(f"method: {method}", flush=True)
     ends = end_ids(model, tokenizer)
 
     def tokens(name: str, rows: Sequence[Row], *, ordered: bool) -> Any:
@@ -71,15 +75,53 @@ def run(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> 
     data = tokens("pairs" if made else "data", rows, ordered=is_ordered(inputs[source]))
     evaluation = tokens("eval_data", read_dataset(inputs["eval_data"]), ordered=False) if config.eval_data else None
     trained = train_dpo(model, tokenizer, config, context, data=data, evaluation=evaluation, resume=checkpoints)
-    base = None
-    if hasattr(trained.model, "peft_config"):
-        digest, ref = context.input_digests.get("model", ""), context.input_refs.get("model", "")
-        base = adapter_base(inputs["model"], digest=digest, ref=ref)
-    publish_model(trained.model, tokenizer, context.output("model"), base=base)
+    sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
+    publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "pairs": len(data), "pairs_left_out": len(data.left_out)}
     if made:
         metrics |= {f"prompts_{name}": made.counts[name] for name in ("paired", "all_right", "all_wrong", "unpaired")}
-    return StageResult(metrics=metrics, summary=_summary(made, metrics, data.left_out))
+    return StageResult(metrics=metrics, summary=_summary(made, metrics, data.left_out) | {"method": method})
+
+
+def _check(config: DpoStage, folder: Path) -> None:
+    """What the schema cannot know, before anything is drawn."""
+    from finery.training.arguments import check_machine, on_cpu
+    from finery.training.models import check_folder, is_adapter
+
+    on_cpu(config)
+    check_machine(config)
+    check_folder(folder)
+    if is_adapter(folder) and config.lora:
+        raise InputError(
+            "lora: the policy is an adapter already, and dpo continues it; leave lora out, or merge the adapter first"
+        )
+    if config.quantization and not config.lora and not is_adapter(folder):
+        raise InputError("quantization: weights in 4 bits are not trained; add lora")
+
+
+def _model(config: DpoStage, folder: Path, context: StageContext) -> Any:
+    from finery.training.models import load_model
+
+    return load_model(
+        folder,
+        dtype=config.dtype,
+        bases=context.bases,
+        attention=config.attn_implementation,
+        quantization=config.quantization,
+        trainable=True,
+    )
+
+
+def _sits_on(config: DpoStage, folder: Path, context: StageContext) -> dict[str, Any]:
+    """What model.json says of the trained adapter: the model it sits on, and how that was quantized."""
+    from finery.training.folders import adapter_base, adapter_quantization
+    from finery.training.quantize import quantization_record
+
+    given = {"digest": context.input_digests.get("model", ""), "ref": context.input_refs.get("model", "")}
+    if config.lora is None:
+        return {"base": adapter_base(folder, **given), "quantization": adapter_quantization(folder)}
+    record = quantization_record(config.quantization, config.dtype) if config.quantization else None
+    return {"base": given, "quantization": record}
 
 
 def _make(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> _Made:

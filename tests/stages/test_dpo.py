@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from pydantic import ValidationError
 
 from finery.contract import StageContext
@@ -20,6 +22,7 @@ from finery.training.models import load_model
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "pipelines" / "base"
+LOG_2 = math.log(2)
 
 
 def _context(folder: Path) -> StageContext:
@@ -133,6 +136,26 @@ def test_an_adapter_says_what_it_sits_on_and_is_continued(tmp_path: Path, inputs
     assert _files(second, "model")["adapter_config.json"] == _files(first, "model")["adapter_config.json"]
 
 
+def test_an_adapter_on_4_bit_weights_says_so_and_is_continued_on_them(tmp_path: Path, inputs: dict[str, Path]) -> None:
+    first, second = _context(tmp_path / "first"), _context(tmp_path / "second")
+    bits = {"bnb_4bit_quant_type": "nf4"}
+    result = dpo.run(_config(lora={"r": 2}, quantization=bits, learning_rate=1e-2), inputs, first)
+    assert "its base in 4 bits: nf4" in result.summary["method"]
+    info = json.loads((first.output("model") / "model.json").read_text())
+    assert info["quantization"]["bnb_4bit_quant_type"] == "nf4"
+    events = [json.loads(line) for line in first.metrics_path.read_text().splitlines()]
+    margins = [event["metrics"]["rewards/margins"] for event in events if event["type"] == "metrics"]
+    assert margins[0] == pytest.approx(0.0, abs=1e-5)
+    second.bases["a" * 64] = BASE
+    dpo.run(_config(quantization=bits), {**inputs, "model": first.output("model")}, second)
+    assert json.loads((second.output("model") / "model.json").read_text())["quantization"] == info["quantization"]
+    before, after = (load_model(c.output("model"), bases=second.bases).state_dict() for c in (first, second))
+    assert all(before[name].dtype == torch.float32 for name in before if "lora_" in name)
+    assert any(not before[name].equal(after[name]) for name in before if "lora_" in name)
+    with pytest.raises(InputError, match="quantization: weights in 4 bits are not trained; add lora"):
+        dpo.run(_config(quantization=bits), inputs, _context(tmp_path / "whole"))
+
+
 def test_prompts_that_give_no_pair_stop_with_the_counts(tmp_path: Path, inputs: dict[str, Path]) -> None:
     with pytest.raises(StageError, match=r"none of 3 prompts gives a pair: 0 were always solved, 3 never"):
         dpo.run(_config(max_prompts=3, sampling={"max_completion_length": 3}), inputs, _context(tmp_path / "cut"))
@@ -167,11 +190,16 @@ def test_what_would_do_nothing_or_cannot_work_is_refused(changes: dict[str, Any]
 
 
 @pytest.mark.parametrize(
-    "loss", ["hinge", "ipo", "exo_pair", "nca_pair", "robust", "bco_pair", "sppo_hard", "aot", "aot_unpaired",
-             "apo_zero", "apo_down", "discopop", "sigmoid_norm"],
+    ("loss", "begins"), [
+        ("hinge", 1.0), ("ipo", 25.0), ("exo_pair", 0.5 * math.log(0.5 / 0.99) + 0.5 * math.log(0.5 / 0.01)),
+        ("nca_pair", 2 * LOG_2), ("robust", LOG_2), ("bco_pair", 2 * LOG_2), ("sppo_hard", 50.0), ("aot", LOG_2),
+        ("aot_unpaired", LOG_2), ("apo_zero", 1.0), ("apo_down", 1.0), ("discopop", 0.5 * LOG_2 + 0.5),
+        ("sigmoid_norm", LOG_2),
+    ],
 )  # fmt: skip
 @pytest.mark.slow
-def test_every_loss_trains(tmp_path: Path, loss: str) -> None:
+def test_every_loss_begins_where_its_formula_says_and_trains(tmp_path: Path, loss: str, begins: float) -> None:
+    """At the reference all log-ratios are 0 and beta is 0.1: ipo is (1 / 2 beta)^2, sppo_hard 2 (1 / 2 beta)^2."""
     rows = [{"prompt": f"add:{a}+{a}=", "chosen": str(2 * a), "rejected": str(2 * a + 1)} for a in range(10, 18)]
     write_dataset(rows, tmp_path / "pairs")
     config = DpoStage.model_validate(
@@ -179,8 +207,13 @@ def test_every_loss_trains(tmp_path: Path, loss: str) -> None:
          "logging_steps": 1, "lr_scheduler_type": "constant", "max_length": 32}
         | ({"label_smoothing": 0.01} if loss in ("exo_pair", "robust", "aot") else {})
     )  # fmt: skip
-    result = dpo.run(config, {"model": BASE, "data": tmp_path / "pairs"}, _context(tmp_path / "run"))
-    assert result.metrics["rewards/margins"] > 0
+    context = _context(tmp_path / "run")
+    result = dpo.run(config, {"model": BASE, "data": tmp_path / "pairs"}, context)
+    events = [json.loads(line) for line in context.metrics_path.read_text().splitlines()]
+    first = next(event["metrics"] for event in events if event["type"] == "metrics")
+    assert first["loss"] == pytest.approx(begins, rel=1e-5)
+    # discopop is no convex loss: at 0 its slope favours the rejected one
+    assert (result.metrics["rewards/margins"] > 0) == (loss != "discopop")
 
 
 @pytest.mark.slow

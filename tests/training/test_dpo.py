@@ -365,8 +365,10 @@ def test_what_cannot_be_trained_stops_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(StageError, match=r"step 1: the loss is nan"):
         _train(_config(), _context(tmp_path / "nan"), broken)
     with pytest.raises(StageError, match="training left the model exactly as it was; raise learning_rate"):
-        _train(_config(max_steps=1, lr_scheduler_type="constant_with_warmup", warmup_steps=5), _context(tmp_path / "still"))
-    with pytest.raises(InputError, match=r"lora.target_modules: an adapter on the output head \(lm_head\)"):
+        _train(
+            _config(max_steps=1, lr_scheduler_type="constant_with_warmup", warmup_steps=5), _context(tmp_path / "still")
+        )
+    with pytest.raises(InputError, match=r"lora.target_modules: lm_head is the head"):
         _train(_config(lora={"target_modules": ["q_proj", "lm_head"]}), _context(tmp_path / "head"))
-    with pytest.raises(InputError, match=r"lora.target_modules: an adapter on the output head"):
+    with pytest.raises(InputError, match=r"lora.target_modules: lm_head is the head"):
         _train(_config(lora={"target_modules": ".*(q_proj|lm_head)"}), _context(tmp_path / "pattern"))

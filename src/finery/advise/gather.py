@@ -54,9 +54,9 @@ class Results:
                 yield name, config
 
     def source(self, stage: str, output: str = "") -> str:
-        """Where a number comes from, in words; a result of an earlier config says so."""
+        """Where a number comes from, in words; one from before the pipeline or the code changed says so."""
         said = f"{stage}.{output}" if output else stage
-        return f"{said}, made with an earlier config" if stage in self.old else said
+        return f"{said}, from before a change" if stage in self.old else said
 
     def output(self, text: str) -> Artifact | None:
         """The artifact that a reference in the pipeline means, or None when it is not made yet."""

@@ -22,12 +22,13 @@ from trl import DPOConfig, DPOTrainer
 from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.dpo import DpoStage
-from finery.schemas.training import Lora
-from finery.training.arguments import lora_config, quietly, trainer_arguments
+from finery.training.adapters import check_reached, new_adapter
+from finery.training.arguments import on_cpu, quietly, trainer_arguments, trainer_seed
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.collate import first_item
 from finery.training.pairs import PairFeed, Pairs
+from finery.training.quantize import is_quantized, to_device, unseen_by_trl
 from finery.training.sft import SftRun, total_steps
 
 EVAL_BATCH = 32
@@ -127,35 +128,44 @@ def train_dpo(
         resume: where checkpoints are, and the one to go on from.
 
     Raises:
-        InputError: `lora` on a model that is an adapter already, or an adapter on the output head.
+        InputError: `lora` on a model that is an adapter already, or on modules that it has not or that are the head.
         StageError: the loss was not finite, or training changed nothing.
         Interrupted: the user asked to stop; the next run goes on from there.
     """
-    if config.lora is not None and hasattr(model, "peft_config"):
-        raise InputError("lora: the policy is an adapter already, and dpo continues it; leave lora out")
-    _check_head(model, config.lora)
+    if config.lora is not None:
+        if hasattr(model, "peft_config"):
+            raise InputError("lora: the policy is an adapter already, and dpo continues it; leave lora out")
+        model = new_adapter(model, config.lora, seed=trainer_seed(context.seed))
+    _check_head(model)
+    if is_quantized(model) and not on_cpu(config):
+        model = to_device(model, torch.device("cuda", torch.cuda.current_device()))
     keeper, checkpoint = resume
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     feed = PairFeed(data, config.per_device_train_batch_size, context.seed, pad_id)
     steps = total_steps(config, len(feed))
-    needs_copy = not (config.lora or hasattr(model, "peft_config") or config.precompute_ref_log_probs)
-    trainer = PairTrainer(
-        model,
-        feed=feed,
-        evaluation=PairFeed(evaluation, EVAL_BATCH, 0, pad_id) if evaluation else None,
-        folder=keeper.folder,
-        # TRL would load it from the folder that the model's config names, whatever the weights are by now
-        ref_model=copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None,
-        args=dpo_arguments(config, context, model, steps, evaluated=evaluation is not None),
-        # TRL gives a tokenizer without a pad token one, which the output would then carry on
-        processing_class=copy.deepcopy(tokenizer),
-        peft_config=lora_config(config.lora) if config.lora else None,
-    )
+    needs_copy = not (hasattr(model, "peft_config") or config.precompute_ref_log_probs)
+    with unseen_by_trl(model):
+        trainer = PairTrainer(
+            model,
+            feed=feed,
+            evaluation=PairFeed(evaluation, EVAL_BATCH, 0, pad_id) if evaluation else None,
+            folder=keeper.folder,
+            # TRL would load it from the folder that the model's config names, whatever the weights are by now
+            ref_model=copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None,
+            args=dpo_arguments(config, context, model, steps, evaluated=evaluation is not None),
+            # TRL gives a tokenizer without a pad token one, which the output would then carry on
+            processing_class=copy.deepcopy(tokenizer),
+        )
+    if config.lora is not None:
+        # TRL's copy of an adapter that is 0 yet: without it, the reference is the model below
+        trainer.model.delete_adapter("ref")
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)
     what = "the adapter" if hasattr(trainer.model, "peft_config") else "the model"
     before.check(trainer.model, what, "raise learning_rate, or max_steps beyond warmup_steps")
+    if idle := check_reached(trainer.model):
+        context.warn(f"no gradient reached the adapters of {len(idle)} modules: {', '.join(idle[:5])}")
     return SftRun(trainer.model, trainer.report.last, steps)
 
 
@@ -183,22 +193,13 @@ def dpo_arguments(config: DpoStage, context: StageContext, model: Any, steps: in
     )
 
 
-def _check_head(model: Any, lora: Lora | None) -> None:
+def _check_head(model: Any) -> None:
     """TRL multiplies by the head's own weight, so that an adapter on the head would never be trained."""
-    head = model.get_output_embeddings()
-    name = next((name for name, module in model.named_modules() if module is head), "")
-    if hasattr(model, "peft_config"):
-        from peft.tuners.tuners_utils import BaseTunerLayer
-
-        adapted, field_name = isinstance(head, BaseTunerLayer), "model"
-    elif lora is not None and lora.target_modules != "all-linear":
-        from peft.tuners.tuners_utils import check_target_module_exists
-
-        adapted, field_name = bool(check_target_module_exists(lora_config(lora), name)), "lora.target_modules"
-    else:
+    if not hasattr(model, "peft_config"):
         return
-    if adapted:
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    if isinstance(model.get_output_embeddings(), BaseTunerLayer):
         raise InputError(
-            f"{field_name}: an adapter on the output head ({name.split('.')[-1] or 'lm_head'}) is not trained by dpo; "
-            "take it out of target_modules, or merge the adapter first"
+            "model: is an adapter with a part on the output head, which dpo would not train; merge it first"
         )
