@@ -112,7 +112,7 @@ def _model(config: SftStage, folder: Path, context: StageContext) -> Any:
         raise InputError(f"adapter: {config.adapter} is for an adapter, and the model is whole; leave it out")
     elif config.quantization and not config.lora:
         raise InputError("quantization: weights in 4 bits are not trained; add lora")
-    how = {"dtype": config.dtype, "bases": context.bases, "attention": config.attn_implementation}
+    how: dict[str, Any] = {"dtype": config.dtype, "bases": context.bases, "attention": config.attn_implementation}
     if config.adapter != "stack":
         return load_model(folder, **how, quantization=config.quantization, trainable=True)
     merged = merge_adapter(folder, **how)
@@ -183,6 +183,7 @@ def _tell_of_method(config: SftStage, folder: Path, data: Any, token_ids: list[i
         context.warn(
             f"added_tokens: no row holds {', '.join(map(repr, absent))}, so training leaves them as they began"
         )
+    return method
 
 
 def _template(path: Path) -> str:

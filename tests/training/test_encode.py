@@ -14,7 +14,7 @@ from finery.data.chains import chain_rows
 from finery.data.dataset import row_of
 from finery.errors import InputError, StageError
 from finery.training.collate import pad
-from finery.training.encode import IGNORED, encode
+from finery.training.encode import IGNORED, encode, unused_columns
 from finery.training.models import load_tokenizer
 from finery.training.rendering import render_prompt
 
@@ -186,3 +186,64 @@ def test_a_weight_that_nothing_can_be_drawn_by_is_an_error(weight: Any) -> None:
     rows = [{"id": "a", "prompt": "hi", "completion": "yo", "weight": weight}]
     with pytest.raises(InputError, match=r"data: row a has weight"):
         encode(rows, _tiny(), ends=[2], max_length=8)
+
+
+def _chat(*turns: tuple[str, str]) -> dict[str, Any]:
+    return {"id": "chat", "messages": [{"role": role, "content": text} for role, text in turns]}
+
+
+@pytest.mark.parametrize(
+    ("template", "ends", "said"),
+    [
+        # the end of a turn stands outside the mark and ends no completion
+        (MARKED.replace("{{ eos_token }}", "user"), [2], r"0 of 2 assistant turns.*followed by 'user'"),
+        # another token ends completions than the one that the template writes
+        (MARKED, [6], r"0 of 2 assistant turns"),
+        # only the last turn is marked
+        (
+            MARKED.replace("m.role == 'assistant'", "m.role == 'assistant' and loop.last"),
+            [2],
+            r"1 of 2 assistant turns",
+        ),
+    ],
+)
+def test_every_turn_of_the_assistants_must_end_in_a_token_that_is_learned(
+    template: str, ends: list[int], said: str
+) -> None:
+    row = _chat(("user", "hi"), ("assistant", "yo"), ("user", "hi"), ("assistant", "yo"))
+    with pytest.raises(InputError, match=rf"row chat: {said}"):
+        encode([row], _tiny(template), ends=ends, max_length=32, assistant_only=True)
+
+
+def test_several_turns_and_an_end_inside_the_mark_are_learned() -> None:
+    row = _chat(("user", "hi"), ("assistant", "yo"), ("user", "hi"), ("assistant", "yo"))
+    _, labels = encode([row], _tiny(MARKED), ends=[2], max_length=32, assistant_only=True).row(0)
+    assert labels.tolist() == [IGNORED] * 4 + [4, 2] + [IGNORED] * 4 + [4, 2]
+    inside = MARKED.replace("{{ m.content }}{% endgeneration %}", "{{ m.content }} {{ eos_token }}{% endgeneration %}")
+    _, labels = encode([row], _tiny(inside), ends=[2], max_length=32, assistant_only=True).row(0)
+    assert labels.tolist().count(4) == 2
+    assert labels.tolist().count(2) >= 2
+
+
+def test_a_row_with_two_bos_tokens_is_left_out_by_name() -> None:
+    case = json.loads((CASES / "T_tiny_tokenizer.json").read_text())
+    tokenizer = _tiny()
+    good = _chat(("user", "hi"), ("assistant", "yo"))
+    twice = {**good, "id": "twice", "messages": [{"role": "user", "content": "hi"}, good["messages"][1]]}
+    tokenizer.chat_template = f"{{% if messages[0].content == 'hi' %}}{case['bos']} {{% endif %}}" + str(
+        tokenizer.chat_template
+    )
+    fine = {**good, "messages": [{"role": "user", "content": "yo"}, good["messages"][1]]}
+    got = encode([twice, fine], tokenizer, ends=[2], max_length=32)
+    assert got.names == ["chat"]
+    ((name, reason),) = got.rejected
+    assert name == "twice"
+    assert "begins with two <s> tokens" in reason
+
+
+def test_columns_that_training_does_not_look_at_are_listed() -> None:
+    rows = [
+        {"id": "a", "prompt": "hi", "completion": " yo", "answer": "4", "tests": None},
+        {"id": "b", "prompt": "hi", "completion": " yo", "answer": None, "tests": None, "meta": {"level": 1}},
+    ]
+    assert unused_columns(rows) == ["answer", "meta"]
