@@ -64,9 +64,10 @@ def run(config: DataStage, inputs: Mapping[str, Path], context: StageContext) ->
     except OSError as error:
         if error.errno not in _FULL:
             raise
+        where = error.filename or f"{context.checkpoint_dir} or {context.output_dir}"
         raise StageError(
-            f"{error.filename or context.checkpoint_dir}: {error.strerror or error}; a data stage needs room for about "
-            "twice its rows beside its outputs; free some, or set FINERY_HOME to a larger disk"
+            f"{where}: cannot be written: {error.strerror or error}; a data stage needs room for about twice its rows "
+            "beside its outputs; free some, or set FINERY_HOME to a larger disk"
         ) from error
     finally:
         pa.set_memory_pool(pool)

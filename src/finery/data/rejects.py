@@ -34,7 +34,8 @@ class Rejects:
         self.by_code: Counter[str] = Counter()
         self.by_source: Counter[int] = Counter()
         self.shown: list[str] = []
-        self._file = path.open("w", encoding="utf-8")
+        # a key or a file's name may hold half a surrogate pair
+        self._file = path.open("w", encoding="utf-8", errors="backslashreplace")
 
     def add(self, source: int, file: str, at: tuple[str, int], reject: Reject) -> None:
         """List a row: the number of its source, its file, its place in it, and why it is not kept."""

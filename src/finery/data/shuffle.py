@@ -6,7 +6,7 @@ time, put in order and written as a row group.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -54,12 +54,21 @@ def ordered(
     roles = text_array(list(spill.roles)).cast(pa.string())
     count = -(-len(order) // bucket_rows)
     for begin in range(0, count, pieces):
-        group: dict[str, list[pa.Array]] = {name: [] for name in parts}
-        for number in range(begin, min(begin + pieces, count)):
-            for name, part in parts.items():
-                group[name] += _final(buckets.column(number, part), part, roles)
-            buckets.drop(number)
-        yield {name: pa.chunked_array(pieces) for name, pieces in group.items()}
+        numbers = range(begin, min(begin + pieces, count))
+        yield {
+            name: _joined([array for number in numbers for array in _final(buckets.column(number, part), part, roles)])
+            for name, part in parts.items()
+        }
+        buckets.drop(numbers)
+
+
+def _joined(arrays: list[pa.Array]) -> pa.ChunkedArray:
+    """Arrays as one where one can hold them: what a Parquet file is like depends on where the arrays end."""
+    import pyarrow as pa
+
+    if sum(array.nbytes for array in arrays) > MOST_BYTES:
+        return pa.chunked_array(arrays)
+    return pa.chunked_array([pa.concat_arrays(arrays)])
 
 
 def _group_rows(spill: Spill) -> int:
@@ -116,9 +125,10 @@ class _Buckets:
         column = self._read(number, part).take(number_array(order))
         return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
-    def drop(self, number: int) -> None:
-        """A bucket is needed no more."""
-        self._path(number).unlink()
+    def drop(self, numbers: Iterable[int]) -> None:
+        """Some buckets are needed no more."""
+        for number in numbers:
+            self._path(number).unlink()
 
     def _write(self, number: int, batch: pa.RecordBatch) -> None:
         import pyarrow as pa

@@ -167,6 +167,7 @@ def _write(
                 **({} if drawn is None else {"weight": number_array(drawn[part])}),
             }
             writer.write(pa.Table.from_arrays([arrays[name] for name in types], schema=writer.schema))
+            del columns, arrays  # or they would stand beside the next group while it is made
     return writer.describe(prompts=len(np.unique(ids)), info=info), lengths.summary()
 
 

@@ -30,6 +30,10 @@ class DataFile:
     path: Path
     name: str
 
+    def __post_init__(self) -> None:
+        # a name that is not UTF-8 holds halves of surrogate pairs, which the card cannot be written with
+        object.__setattr__(self, "name", self.name.encode("utf-8", "backslashreplace").decode())
+
     @property
     def form(self) -> str | None:
         """Its suffix, without that of the compression; None when it is not a data file."""

@@ -130,6 +130,12 @@ class _Window:
             if self.at < len(self.text) or not self.grow():
                 return self.text[self.at : self.at + 1]
 
+    def glimpse(self) -> str:
+        """The next 20 characters."""
+        while len(self.text) < self.at + 20 and self.grow():
+            pass
+        return self.text[self.at : self.at + 20]
+
     def line(self, at: int) -> int:
         """The line of a place in `text`, from 1."""
         if at < self._counted:
@@ -181,8 +187,7 @@ def json_records(text: Iterable[str], name: str) -> Iterator[Record]:
     """
     window = _Window(text, name)
     if window.space() != "[":
-        found_text = window.text[window.at : window.at + 20]
-        raise InputError(f"{name}:{window.line(window.at)}: a list of objects is expected; found {found_text!r}")
+        raise InputError(f"{name}:{window.line(window.at)}: a list of objects is expected; found {window.glimpse()!r}")
     window.at += 1
     ended = window.space() == "]"
     while not ended:
@@ -190,7 +195,7 @@ def json_records(text: Iterable[str], name: str) -> Iterator[Record]:
         ended = _next(window)
     window.at += 1
     if window.space():
-        rest = window.text[window.at : window.at + 20]
+        rest = window.glimpse()
         raise InputError(f"{window.place(window.at)}: nothing may follow the list; found {rest!r}")
 
 
