@@ -141,6 +141,10 @@ class Stage(Model):
         """`packages`, and those that only some configs of the kind need."""
         return self.packages
 
+    def notes(self) -> list[str]:
+        """What `plan` says below the stage, one line each: choices whose parts stand far apart in the YAML."""
+        return []
+
     @property
     def default_output(self) -> str | None:
         """The output a bare `stage` reference means, or None when one must be named."""

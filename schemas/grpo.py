@@ -9,7 +9,14 @@ from pydantic import Field, model_validator
 from finery.schemas.base import EXECUTION, Dtype, Model, ModelRef, refuse
 from finery.schemas.reference import DIFFICULTY, VERDICT, ArtifactKind
 from finery.schemas.rewards import Rewards, check_rewards
-from finery.schemas.training import DatasetRef, Lora, Sampling, TrainingStage
+from finery.schemas.training import (
+    DatasetRef,
+    Lora,
+    Quantization,
+    Sampling,
+    TrainingStage,
+    check_quantization,
+)
 
 
 class Difficulty(Model):
@@ -39,6 +46,8 @@ class GrpoStage(TrainingStage):
     """How completions are drawn."""
     lora: Lora | None = None
     """Train a new adapter on a whole model; without it, all weights (or the adapter the policy already is)."""
+    quantization: Quantization | None = None
+    """QLoRA: hold the frozen weights in 4 bits while the adapter trains and completions are drawn."""
     dtype: Dtype = "float32"
     """The type the weights are trained in."""
     max_steps: Annotated[int, Field(ge=1)]
@@ -78,6 +87,7 @@ class GrpoStage(TrainingStage):
     @model_validator(mode="after")
     def _check(self) -> GrpoStage:
         check_rewards(self.rewards)
+        check_quantization(self, self.quantization, self.lora, dtype=self.dtype, continues=True)
         group, batch = self.num_generations, self.per_device_train_batch_size * self.gradient_accumulation_steps
         if group < 2:
             raise refuse("must be at least 2: an advantage compares completions of one prompt", field="num_generations")
@@ -91,3 +101,6 @@ class GrpoStage(TrainingStage):
         if low >= high:
             raise refuse("must rise", field="difficulty.band")
         return self
+
+    def packages_in_use(self) -> tuple[str, ...]:
+        return (*self.packages, "bitsandbytes") if self.quantization else self.packages

@@ -140,6 +140,10 @@ class TrainingStage(Stage):
             )  # fmt: skip
         return self
 
+    def notes(self) -> list[str]:
+        lora, quantization = getattr(self, "lora", None), getattr(self, "quantization", None)
+        return [method_in_words(self, lora, quantization)] if lora or quantization else []
+
     @model_validator(mode="after")
     def _check_machine(self) -> TrainingStage:
         """What needs a GPU is refused where none is given, and never replaced."""
@@ -213,7 +217,8 @@ def method_in_words(
     Args:
         continues: the model is an adapter that is trained further.
     """
-    parts = ["the adapter that the model is" if continues else "all weights"]
+    # 4-bit weights without a new adapter are those of one that goes on
+    parts = ["the adapter that the model is" if continues or quantization else "all weights"]
     if lora:
         names = [name for name, used in (("rsLoRA", lora.use_rslora), ("DoRA", lora.use_dora)) if used]
         where = lora.target_modules if isinstance(lora.target_modules, str) else ", ".join(lora.target_modules)

@@ -50,7 +50,8 @@ def run(config: DistillStage, inputs: Mapping[str, Path], context: StageContext)
         StageError: no chain passed, the loss was not finite, or training changed nothing.
     """
     from finery.training.encode import encode, warn_of_rows
-    from finery.training.models import adapter_base, publish_model
+    from finery.training.folders import adapter_base, adapter_quantization
+    from finery.training.models import publish_model
     from finery.training.sampling import end_ids
     from finery.training.sft import start, train_sft
 
@@ -77,11 +78,12 @@ def run(config: DistillStage, inputs: Mapping[str, Path], context: StageContext)
     trained = train_sft(
         model, tokenizer, config, context, data=data, replay=replay, lora=config.lora, resume=checkpoints
     )
-    base = None
+    sits: dict[str, Any] = {}
     if hasattr(trained.model, "peft_config"):
         digest, ref = context.input_digests.get("student", ""), context.input_refs.get("student", "")
         base = adapter_base(inputs["student"], digest=digest, ref=ref)
-    publish_model(trained.model, tokenizer, context.output("model"), base=base)
+        sits = {"base": base, "quantization": adapter_quantization(inputs["student"])}
+    publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {
         "steps": trained.steps,
         "teacher_accuracy": chains.accuracy,
@@ -165,10 +167,11 @@ def _student(config: DistillStage, inputs: Mapping[str, Path], context: StageCon
     from finery.training.models import load_model, load_tokenizer, merge_adapter
     from finery.training.shrink import shrink_model
 
+    how: dict[str, Any] = {"dtype": config.dtype, "bases": context.bases, "attention": config.attn_implementation}
     if not isinstance(config.student, ShrunkStudent):
-        model = load_model(inputs["student"], dtype=config.dtype, bases=context.bases, trainable=True)
+        model = load_model(inputs["student"], **how, trainable=True)
         return model, load_tokenizer(inputs["student"])
-    teacher = merge_adapter(inputs["teacher"], dtype=config.dtype, bases=context.bases)
+    teacher = merge_adapter(inputs["teacher"], **how)
     shrink = config.student.shrink
     student = shrink_model(teacher, shrink.layers, shrink.intermediate_size)
     return student.requires_grad_(True).train(), load_tokenizer(inputs["teacher"])

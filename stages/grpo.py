@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset
 from finery.data.order import is_ordered, weights_of
-from finery.errors import StageError
+from finery.errors import InputError, StageError
 from finery.rewards import build
 from finery.schemas.grpo import GrpoStage
 from finery.stats.difficulty import DifficultyTracker, read_difficulty
@@ -24,7 +25,7 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
     """
     from finery.training.grpo import train_grpo
     from finery.training.measure import prompts_of
-    from finery.training.models import adapter_base, load_model, load_tokenizer, publish_model
+    from finery.training.models import load_tokenizer, publish_model
     from finery.training.prompts import PromptPlan
     from finery.training.sft import start
 
@@ -53,7 +54,7 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
     )
     tokenizer = load_tokenizer(inputs["model"])
     trained = train_grpo(
-        load_model(inputs["model"], dtype=config.dtype, bases=context.bases, trainable=True),
+        _policy(config, inputs["model"], context),
         tokenizer,
         config,
         context,
@@ -63,17 +64,45 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
         keeper=keeper,
         checkpoint=checkpoint,
     )
-    base = None
-    if hasattr(trained.model, "peft_config"):
-        digest, ref = context.input_digests.get("model", ""), context.input_refs.get("model", "")
-        base = adapter_base(inputs["model"], digest=digest, ref=ref)
-    publish_model(trained.model, tokenizer, context.output("model"), base=base)
+    sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
+    publish_model(trained.model, tokenizer, context.output("model"), **sits)
     _write(context, tracker, trained.samples)
     metrics = trained.metrics | {"steps": config.max_steps, "prompts": len(rows), "passes": plan.passes}
     return StageResult(
         metrics=metrics,
         summary={"headline": f"reward {metrics['reward']:.3f} after {config.max_steps} steps"},
     )
+
+
+def _policy(config: GrpoStage, folder: Path, context: StageContext) -> Any:
+    """The policy in train mode, in 4 bits if it is to be."""
+    from finery.training.arguments import check_machine, on_cpu
+    from finery.training.models import is_adapter, load_model
+
+    on_cpu(config)
+    check_machine(config)
+    if config.quantization and not config.lora and not is_adapter(folder):
+        raise InputError("quantization: weights in 4 bits are not trained; add lora")
+    return load_model(
+        folder,
+        dtype=config.dtype,
+        bases=context.bases,
+        trainable=True,
+        quantization=config.quantization,
+        attention=config.attn_implementation,
+    )
+
+
+def _sits_on(config: GrpoStage, folder: Path, context: StageContext) -> dict[str, Any]:
+    """What model.json says of the trained adapter: the model it sits on, and how that was quantized."""
+    from finery.training.folders import adapter_base, adapter_quantization
+    from finery.training.quantize import quantization_record
+
+    digest, ref = context.input_digests.get("model", ""), context.input_refs.get("model", "")
+    record = adapter_quantization(folder)
+    if config.lora and config.quantization:
+        record = quantization_record(config.quantization, config.dtype)
+    return {"base": adapter_base(folder, digest=digest, ref=ref), "quantization": record}
 
 
 def _write(context: StageContext, tracker: DifficultyTracker, samples: list[dict[str, object]]) -> None:

@@ -22,10 +22,12 @@ def run(config: ImportStage, inputs: Mapping[str, Path], context: StageContext) 
             not known.
         StageError: a weight is not finite in the type that was asked for.
     """
+    from finery.training.folders import adapter_quantization
     from finery.training.models import check_folder, is_adapter, publish_model
 
     source = _source(inputs[_SOURCE])
     context.progress(0, 2, "loading")
+    quantization = None
     if source.is_file():
         model, tokenizer, origin = _gguf(source, config)
         base = None
@@ -33,14 +35,14 @@ def run(config: ImportStage, inputs: Mapping[str, Path], context: StageContext) 
         check_folder(source)
         if is_adapter(source):
             model, tokenizer, base = _adapter(source, config, inputs, context)
-            origin = "adapter"
+            origin, quantization = "adapter", adapter_quantization(source)
         else:
             model, tokenizer, origin = _folder(source, config, context)
             base = None
     _mend_generation_config(model, context)
     _tell_of_pad_token(tokenizer, context)
     context.progress(1, 2, "writing")
-    info = publish_model(model, tokenizer, context.output("model"), base=base)
+    info = publish_model(model, tokenizer, context.output("model"), base=base, quantization=quantization)
     context.progress(2, 2)
     return _result(model, tokenizer, info, origin)
 

@@ -33,7 +33,7 @@ def run(config: PretrainStage, inputs: Mapping[str, Path], context: StageContext
     checkpoints = start(context)
     rows = {field: _text_rows(inputs[field], field) for field in ("data", "replay.data") if field in inputs}
     tokenizer = make_tokenizer(config.tokenizer, _texts(rows))
-    model = new_llama(config.architecture, tokenizer, context.seed)
+    model = new_llama(config.architecture, tokenizer, context.seed, config.attn_implementation)
     encoded = {
         field: _encode(config, field, of, tokenizer, ordered=is_ordered(inputs[field])) for field, of in rows.items()
     }

@@ -18,25 +18,26 @@ from finery.store import Store
 
 def _plans(
     file: Path, overrides: Sequence[str], start: str | None, verify: bool
-) -> tuple[str, dict[str, StagePlan], list[str]]:
+) -> tuple[str, dict[str, StagePlan], list[str], dict[str, list[str]]]:
     from finery.run import _rerun
 
     loaded = load(file, overrides)
     planner = Planner(loaded, Store(runs.home_of(loaded.project)), rerun=_rerun(loaded, start), verify=verify)
-    return loaded.pipeline.name, planner.all(), loaded.warnings
+    notes = {name: stage.notes() for name, stage in loaded.pipeline.stages.items()}
+    return loaded.pipeline.name, planner.all(), loaded.warnings, notes
 
 
 def plan_text(file: Path, overrides: Sequence[str], start: str | None, verify: bool) -> str:
-    """A line a stage: state, what it took the last time, why."""
-    _, plans, warnings = _plans(file, overrides, start, verify)
+    """A line a stage: state, what it took the last time, why; below it what its config amounts to."""
+    _, plans, warnings, notes = _plans(file, overrides, start, verify)
     rows = [("stage", "kind", "state", "takes", "why")]
     for stage, plan in plans.items():
         rows.append((stage, plan.kind, plan.state, _takes(plan), "; ".join(plan.why)))
     widths = [max(len(row[i]) for row in rows) for i in range(4)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)), row[4]]).rstrip()
-        for row in rows
-    ]
+    lines = []
+    for row, below in zip(rows, [[], *(notes[stage] for stage in plans)], strict=True):
+        cells = (cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True))
+        lines += ["  ".join([*cells, row[4]]).rstrip(), *(f"    {note}" for note in below)]
     return "\n".join([*(f"warning: {warning}" for warning in warnings), *lines, "", _total(plans)])
 
 
@@ -60,7 +61,7 @@ def _total(plans: dict[str, StagePlan]) -> str:
 
 def plan_json(file: Path, overrides: Sequence[str], start: str | None, verify: bool) -> str:
     """The same for scripts."""
-    name, plans, warnings = _plans(file, overrides, start, verify)
+    name, plans, warnings, notes = _plans(file, overrides, start, verify)
     stages = {
         stage: {
             "kind": plan.kind,
@@ -69,6 +70,7 @@ def plan_json(file: Path, overrides: Sequence[str], start: str | None, verify: b
             "key": plan.key,
             "seconds": plan.seconds,
             "spec": plan.spec,
+            "notes": notes[stage],
         }
         for stage, plan in plans.items()
     }

@@ -21,10 +21,12 @@ from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.grpo import GrpoStage
 from finery.stats.grpo import zero_std_groups
-from finery.training.arguments import lora_config, quietly, trainer_arguments
+from finery.training.adapters import check_reached, new_adapter
+from finery.training.arguments import on_cpu, quietly, trainer_arguments, trainer_seed
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.prompts import PromptPlan
+from finery.training.quantize import is_quantized, to_device, unseen_by_trl
 from finery.training.rendering import render_prompt
 
 if TYPE_CHECKING:
@@ -217,16 +219,20 @@ def train_grpo(
     if config.lora is not None and hasattr(model, "peft_config"):
         raise InputError("lora: the policy is an adapter already, and grpo continues it; leave lora out")
     _check_prompts(rows, tokenizer, model, config.sampling.max_completion_length)
-    trainer = PlannedTrainer(
-        model,
-        rows=rows,
-        rewards=rewards,
-        plan=plan,
-        args=grpo_arguments(config, context, model, rewards.weights),
-        # TRL gives a tokenizer without a pad token one, which the output would then carry on
-        processing_class=copy.deepcopy(tokenizer),
-        peft_config=lora_config(config.lora) if config.lora else None,
-    )
+    if config.lora is not None:
+        model = new_adapter(model, config.lora, seed=trainer_seed(context.seed))
+    if is_quantized(model) and not on_cpu(config):
+        model = to_device(model, torch.device("cuda", torch.cuda.current_device()))
+    with unseen_by_trl(model):
+        trainer = PlannedTrainer(
+            model,
+            rows=rows,
+            rewards=rewards,
+            plan=plan,
+            args=grpo_arguments(config, context, model, rewards.weights),
+            # TRL gives a tokenizer without a pad token one, which the output would then carry on
+            processing_class=copy.deepcopy(tokenizer),
+        )
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)
@@ -236,6 +242,8 @@ def train_grpo(
         "either no group's completions differed in reward in any step (see frac_reward_zero_std: the prompts are too "
         "easy, too hard, or their reward is always the same), or learning_rate is too small",
     )
+    if idle := check_reached(trainer.model):
+        context.warn(f"no gradient reached the adapters of {len(idle)} modules: {', '.join(idle[:5])}")
     return GrpoRun(trainer.model, trainer.report.last, trainer.samples)
 
 

@@ -10,13 +10,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
-def new_llama(architecture: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int) -> Any:
+def new_llama(
+    architecture: Architecture, tokenizer: PreTrainedTokenizerBase, seed: int, attention: str | None = None
+) -> Any:
     """A LlamaForCausalLM in float32 and training mode, embedding and head tied.
 
     Args:
         architecture: LlamaConfig's fields.
         tokenizer: its vocabulary and special tokens.
         seed: of the weights; the caller's random state is left as it is.
+        attention: transformers' `attn_implementation`; its own choice by default.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -37,6 +40,7 @@ def new_llama(architecture: Architecture, tokenizer: PreTrainedTokenizerBase, se
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
+        attn_implementation=attention,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(trainer_seed(seed))

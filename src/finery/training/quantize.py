@@ -140,7 +140,7 @@ def unseen_by_trl(model: Any) -> Iterator[None]:
 
 def quantized_layers(model: Any) -> dict[str, Any]:
     """The 4-bit linear layers, by name."""
-    from bitsandbytes.nn import Linear4bit
+    from bitsandbytes.nn.modules import Linear4bit
 
     return {name: module for name, module in model.named_modules() if isinstance(module, Linear4bit)}
 
