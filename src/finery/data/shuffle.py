@@ -103,6 +103,8 @@ class _Buckets:
         numbers = order[places]
         for start, batch in self._spill.batches(self._parts):
             low, high = np.searchsorted(numbers, (start, start + batch.num_rows))
+            if low == high:
+                continue
             bucket, at = np.divmod(places[low:high], bucket_rows)
             by = np.argsort(bucket, kind="stable")
             taken = batch.select(self._parts).take(number_array(numbers[low:high][by] - start))
