@@ -14,7 +14,7 @@ NAME = "is not a name: a letter a-z, then up to 62 of a-z, 0-9, _ and - (^[a-z][
     ("old", "new", "told"),
     [
         ("kind: import", "kind: imprt", "3:16 stages.base.kind: unknown kind imprt; did you mean import?"),
-        ("kind: import, ", "", "3:3 stages.base.kind: is missing; one of import, data, pretrain, sft, gate, grpo, "
+        ("kind: import, ", "", "3:3 stages.base.kind: is missing; one of import, data, pretrain, sft, dpo, gate, grpo, "
          "distill, merge, evaluate, promote, script"),
         ("kind: import", "type: import", "3:3 stages.base.kind: is missing; one of import, data, pretrain, sft, gate, "
          "grpo, distill, merge, evaluate, promote, script; did you mean that by type?"),
@@ -97,7 +97,7 @@ stages:
     lines = bad(text)
     for word in ("pydantic", "http", "Input", "type=", "ModelRef", "valid", "literal", "dictionary", "None"):
         assert word not in "\n".join(lines)
-    kinds = "import, data, pretrain, sft, gate, grpo, distill, merge, evaluate, promote, script"
+    kinds = "import, data, pretrain, sft, dpo, gate, grpo, distill, merge, evaluate, promote, script"
     assert [line for line in lines if " is missing" not in line] == [
         '1:7 name: must be text; quote it: "3"',
         "2:11 defaults: must be a map, not process",
