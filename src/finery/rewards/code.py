@@ -101,10 +101,15 @@ class CodeTestsFunction:
         return self.judge(completion, row.get("tests"), truncated).why
 
 
+_PARSING = threading.Lock()
+"""Python 3.11 miscounts its recursion when two threads parse and a collection runs between (a SystemError was seen)."""
+
+
 @lru_cache(maxsize=64)
 def _read(tests: str) -> forms.Tests | str:
     """The tests of a row, or why they can never judge; kept for the samples of one prompt, as inputs may be large."""
-    try:
-        return forms.read(json.loads(tests))
-    except Unfit as error:
-        return str(error)
+    with _PARSING:
+        try:
+            return forms.read(json.loads(tests))
+        except Unfit as error:
+            return str(error)
