@@ -12,7 +12,12 @@ import numpy as np
 import pytest
 import torch
 from transformers import (
-    CohereConfig, CohereForCausalLM, Gemma2Config, Gemma2ForCausalLM, GraniteConfig, GraniteForCausalLM,
+    CohereConfig,
+    CohereForCausalLM,
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GraniteConfig,
+    GraniteForCausalLM,
 )  # fmt: skip
 
 from finery.contract import StageContext
