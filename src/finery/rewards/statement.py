@@ -14,7 +14,8 @@ _LATEX_FRACTION = r"\\[dtc]?frac\s*(?:\{[^{}\n]{1,60}\}|[0-9])\s*(?:\{[^{}\n]{1,
 _MINUS = r"(?:(?<![A-Za-z0-9_.)\]}])[-+]|负)"
 _MONEY = r"(?:(?<![A-Za-z0-9_.)\]}$€£¥])[-+]|负)"
 NUMBER = re.compile(
-    rf"{_MINUS}?\s?\\?[$€£¥]?\s?{_MONEY}?"
+    r"(?=[-+负\\$€£¥0-9.¼-¾⅐-⅞])"  # most places in a text are told at once that nothing begins there
+    rf"(?:{_MINUS}\s?)?(?:\\?[$€£¥]\s?)?{_MONEY}?"
     r"(?<![A-Za-z^_\\])(?<!\^\{)(?<!_\{)"
     rf"(?:{_LATEX_FRACTION}"
     rf"|{_DIGITS}\s?(?:{_LATEX_FRACTION}|[¼-¾⅐-⅞])"

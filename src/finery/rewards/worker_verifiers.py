@@ -96,7 +96,9 @@ def _rational(value: Any) -> tuple[Fraction, int | None] | None:
         exponent = written.as_tuple().exponent
         return (Fraction(written), max(0, -exponent)) if isinstance(exponent, int) else None
     exact = value.xreplace({part: sympy.Rational(str(part)) for part in value.atoms(sympy.Float)})
-    exact = exact if exact.is_Rational else sympy.simplify(exact.doit())
+    exact = exact if exact.is_Rational else exact.doit()
+    if not exact.is_Rational and exact.is_rational is not False:  # unknown: 0.1 + sqrt(4) still has to be worked out
+        exact = sympy.simplify(exact)
     return (Fraction(int(exact.p), int(exact.q)), None) if exact.is_Rational else None
 
 
