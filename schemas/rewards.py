@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,6 +11,9 @@ from finery.schemas.base import EXECUTION, FilePath, Free, Model, refuse
 
 
 class _Reward(Model):
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Distributions whose versions decide the score; they enter the key of a stage that uses it."""
+
     weight: float = 1.0
     """Its share in the sum that grpo maximises."""
     verifier: bool = False
@@ -17,10 +21,14 @@ class _Reward(Model):
     pass_threshold: float = 1.0
     """The score from which a completion counts as solved."""
 
+    def packages_in_use(self) -> tuple[str, ...]:
+        return self.packages
+
 
 class AnswerReward(_Reward):
     kind: Literal["answer"]
     """1.0 when the completion's final answer equals the row's `answer`, else 0.0; None when `answer` cannot be read."""
+    packages = ("math-verify",)
     extract: Literal["auto", "hash", "boxed", "tag", "last_number", "whole"] = "auto"
     """Where the final answer stands: after `####`, in `\\boxed{}`, in an <answer> tag, the last number, the whole text; `auto` tries `####`, `\\boxed{}`, <answer>, what follows `answer is` or `答案是`, and the last number, in turn."""
     compare: Literal["auto", "number", "text", "math"] = "auto"
@@ -41,6 +49,7 @@ class FormatReward(_Reward):
 class ReasoningGymReward(_Reward):
     kind: Literal["reasoning_gym"]
     """The score of reasoning-gym's own verifier for the row's task."""
+    packages = ("reasoning-gym",)
     extract: Literal["auto", "hash", "boxed", "tag", "whole"] = "auto"
     """Where the answer stands in the completion; `auto` takes an <answer> tag, `####`, `\\boxed{}`, else the whole text."""
 
@@ -83,6 +92,7 @@ class ChoiceReward(_Reward):
 class JsonSchemaReward(_Reward):
     kind: Literal["json_schema"]
     """1.0 when the completion is JSON that fits a JSON Schema (draft 2020-12), else 0.0."""
+    packages = ("jsonschema",)
     file: FilePath
     """The schema's file."""
     extract: Literal["auto", "fence", "whole"] = "auto"
@@ -134,6 +144,9 @@ class SqlReward(_Reward):
     permute_columns: bool = False
     """Accept columns in another order."""
 
+    def packages_in_use(self) -> tuple[str, ...]:
+        return ("duckdb",) if self.engine == "duckdb" else ()
+
 
 class PythonReward(_Reward):
     kind: Literal["python"]
@@ -164,6 +177,11 @@ Reward = Annotated[
 Rewards = Annotated[list[Reward], Field(min_length=1)]
 
 
+def reward_packages(rewards: Iterable[Reward]) -> tuple[str, ...]:
+    """The distributions that decide these rewards' scores, each once."""
+    return tuple(dict.fromkeys(name for reward in rewards for name in reward.packages_in_use()))
+
+
 def check_rewards(rewards: list[Reward], *, field: str = "rewards") -> None:
     """Exactly one reward is the verifier: the one marked so, or the only one."""
     marked = [reward for reward in rewards if reward.verifier]
@@ -190,4 +208,5 @@ __all__ = [
     "SqlReward",
     "StepsReward",
     "check_rewards",
+    "reward_packages",
 ]

@@ -52,6 +52,8 @@ def test_a_comment_or_a_docstring_changes_no_key_an_edited_module_far_below_does
 def test_late_imports_are_part_of_the_code(tmp_path):
     closure = DigestCache(tmp_path).closure("finery.stages.gate")
     assert {"finery.training.sampling", "finery.stats.verdict", "finery.rewards.builder"} <= set(closure)
+    in_processes = {"worker_verifiers", "worker_patterns", "sql_main", "sql_engines", "sandbox.zygote", "sandbox.judge"}
+    assert {f"finery.rewards.{name}" for name in (*in_processes, "sandbox.landlock", "sandbox.wire")} <= set(closure)
     assert not [name for name in closure if name.startswith(("finery.schemas", "finery.flow", "finery.plan"))]
 
 

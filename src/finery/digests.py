@@ -125,9 +125,19 @@ def _imports(path: Path) -> str:
     for node in ast.walk(ast.parse(path.read_bytes())):
         if isinstance(node, ast.Import):
             found |= {alias.name: None for alias in node.names if alias.name.startswith("finery.")}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").startswith("finery"):
-            found |= {str(node.module): None} | {f"{node.module}.{alias.name}": None for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = _absolute(path, node)
+            if module.startswith("finery"):
+                found |= {module: None} | {f"{module}.{alias.name}": None for alias in node.names}
     return "\n".join(found)
+
+
+def _absolute(path: Path, node: ast.ImportFrom) -> str:
+    """The module an import statement of the file `path` names, `from . import x` included."""
+    if node.level == 0:
+        return node.module or ""
+    package = ("finery", *path.relative_to(_PACKAGE).parent.parts)
+    return ".".join([*package[: len(package) - node.level + 1], *((node.module,) if node.module else ())])
 
 
 def _module_file(name: str) -> Path | None:

@@ -18,9 +18,12 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finery.errors import StageError
+
+if TYPE_CHECKING:  # named, so that the digest of a stage's code covers what runs in the process
+    from finery.rewards.sandbox import zygote  # noqa: F401
 
 STARTUP = 60.0
 """Seconds a zygote may take to be ready."""
