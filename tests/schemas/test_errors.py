@@ -16,8 +16,8 @@ NAME = "is not a name: a letter a-z, then up to 62 of a-z, 0-9, _ and - (^[a-z][
         ("kind: import", "kind: imprt", "3:16 stages.base.kind: unknown kind imprt; did you mean import?"),
         ("kind: import, ", "", "3:3 stages.base.kind: is missing; one of import, data, pretrain, sft, dpo, gate, grpo, "
          "distill, merge, evaluate, promote, script"),
-        ("kind: import", "type: import", "3:3 stages.base.kind: is missing; one of import, data, pretrain, sft, dpo, gate, "
-         "grpo, distill, merge, evaluate, promote, script; did you mean that by type?"),
+        ("kind: import", "type: import", "3:3 stages.base.kind: is missing; one of import, data, pretrain, sft, dpo, "
+         "gate, grpo, distill, merge, evaluate, promote, script; did you mean that by type?"),
         ("model: base, data", "data", "8:3 stages.sft.model: is missing; it must be a reference: The model to train."),
         ("model: base, data", "modle: base, data", "8:20 stages.sft.modle: unknown key; did you mean model?"),
         ("max_steps: 10}", "max_steps: 0}",
