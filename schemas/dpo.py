@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from finery.schemas.base import EXECUTION, Dtype, ModelRef, refuse
 from finery.schemas.reference import VERDICT, ArtifactKind
-from finery.schemas.rewards import Rewards, check_rewards
+from finery.schemas.rewards import Rewards, check_rewards, reward_packages
 from finery.schemas.training import (
     DatasetRef,
     Lora,
@@ -31,7 +31,7 @@ _OF_PROMPTS = ("rewards", "sampling", "samples", "pairs_per_prompt", "max_prompt
 class DpoStage(TrainingStage):
     kind: Literal["dpo"]
     """Trains a model to prefer the chosen of two completions, held to the model it starts from."""
-    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors", "math-verify")
+    packages = ("torch", "transformers", "trl", "peft", "accelerate", "safetensors")
     model: ModelRef
     """The policy to start from, which is also the reference. An adapter is continued."""
     data: DatasetRef | None = None
@@ -102,7 +102,8 @@ class DpoStage(TrainingStage):
         return self
 
     def packages_in_use(self) -> tuple[str, ...]:
-        return (*self.packages, "bitsandbytes") if self.quantization else self.packages
+        quantized = ("bitsandbytes",) if self.quantization else ()
+        return (*self.packages, *quantized, *reward_packages(self.rewards or ()))
 
     def _check_source(self) -> None:
         if bool(self.data) == bool(self.prompts):
