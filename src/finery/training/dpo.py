@@ -73,7 +73,7 @@ class PairTrainer(Kept, DPOTrainer):  # type: ignore[misc]
             for start in range(0, len(feed.pairs), batch_size):
                 batch = self._prepare_inputs(feed.batch(range(start, min(start + batch_size, len(feed.pairs)))))
                 parts.append(torch.stack(self.compute_ref_log_probs(model, batch), dim=1).float().cpu())
-            aside = file.with_suffix(".writing")
+            aside = file.with_suffix(f".writing{self.args.process_index}")  # each process its own; the last one stays
             save_file({"logps": torch.cat(parts).numpy()}, aside)
             os.replace(aside, file)
         feed.reference = load_file(file)["logps"]
