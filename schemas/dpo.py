@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from finery.schemas.base import EXECUTION, Dtype, ModelRef, refuse
+from finery.schemas.launch import Launch, check_launch
 from finery.schemas.reference import VERDICT, ArtifactKind
 from finery.schemas.rewards import Rewards, check_rewards, reward_packages
 from finery.schemas.training import (
@@ -76,6 +77,8 @@ class DpoStage(TrainingStage):
     """The longest prompt with a completion, in tokens; what is longer loses its end."""
     precompute_ref_log_probs: bool = False
     """Ask the reference once for every pair before training, not at each step: no second model in memory when all weights are trained, and one forward pass a step less."""
+    launch: Launch | None = None
+    """More than one process: how many, and how the model is shared out among them (docs/launch.md)."""
 
     @property
     def losses(self) -> list[str]:
@@ -92,6 +95,7 @@ class DpoStage(TrainingStage):
         self._check_source()
         self._check_losses()
         check_quantization(self, self.quantization, self.lora, dtype=self.dtype, continues=True)
+        self._check_launch()
         if self.eval_steps and not self.eval_data:
             raise refuse("needs eval_data", field="eval_steps")
         if self.lora and self.lora.lora_dropout:
@@ -104,6 +108,15 @@ class DpoStage(TrainingStage):
     def packages_in_use(self) -> tuple[str, ...]:
         quantized = ("bitsandbytes",) if self.quantization else ()
         return (*self.packages, *quantized, *reward_packages(self.rewards or ()))
+
+    def _check_launch(self) -> None:
+        check_launch(self, self.launch, only=("ddp",))
+        if self.launch and self.prompts:
+            raise refuse(
+                "is for pairs that are given: sampling is one process's work; make the pairs in a stage without "
+                "launch and take its output `pairs` as data",
+                field="launch",
+            )
 
     def _check_source(self) -> None:
         if bool(self.data) == bool(self.prompts):

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from finery.schemas.base import Model, refuse
+from finery.schemas.launch import Launch, check_launch
 from finery.schemas.reference import ArtifactKind
 from finery.schemas.training import DatasetRef, Replay, TrainingStage, check_length
 
@@ -58,13 +59,19 @@ class PretrainStage(TrainingStage):
     """The tokenizer to make."""
     max_length: Annotated[int, Field(ge=2)] = 256
     """The longest row, in tokens; longer ones are rejected by name."""
+    launch: Launch | None = None
+    """More than one process: how many, and how the model is shared out among them (docs/launch.md)."""
 
     def outputs(self) -> dict[str, ArtifactKind]:
         return {"model": "model"}
 
+    def packages_in_use(self) -> tuple[str, ...]:
+        return (*self.packages, *(self.launch.packages if self.launch else ()))
+
     @model_validator(mode="after")
     def _check(self) -> PretrainStage:
         check_length(self)
+        check_launch(self, self.launch)
         shape = self.architecture
         if shape.hidden_size % (2 * shape.num_attention_heads):
             raise refuse(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from finery.schemas.base import EXECUTION, Dtype, FilePath, Model, ModelRef, refuse
+from finery.schemas.launch import Launch, check_launch
 from finery.schemas.reference import FISHER, VERDICT, ArtifactKind
 from finery.schemas.training import (
     DatasetRef,
@@ -87,6 +88,8 @@ class SftStage(TrainingStage):
     """Put rows of similar length into a batch: less padding, and batches that differ more from each other."""
     chat_template: FilePath | None = None
     """A Jinja file that replaces the model's chat template and is saved with it."""
+    launch: Launch | None = None
+    """More than one process: how many, and how the model is shared out among them (docs/launch.md)."""
 
     def outputs(self) -> dict[str, ArtifactKind]:
         return {"model": "model", **({"fisher": "fisher"} if self.ewc and self.ewc.data else {})}
@@ -97,6 +100,8 @@ class SftStage(TrainingStage):
         if self.eval_steps and not self.eval_data:
             raise refuse("needs eval_data", field="eval_steps")
         check_quantization(self, self.quantization, self.lora, dtype=self.dtype, continues=True)
+        whole = {name: getattr(self, name) for name in ("quantization", "kl_weight", "ewc", "added_tokens")}
+        check_launch(self, self.launch, whole=whole)
         if self.adapter == "continue" and self.lora:
             raise refuse("trains the adapter that `model` is; leave lora out, or say stack", field="adapter")
         if self.adapter == "stack" and not self.lora:
@@ -134,4 +139,5 @@ class SftStage(TrainingStage):
         return self
 
     def packages_in_use(self) -> tuple[str, ...]:
-        return (*self.packages, "bitsandbytes") if self.quantization else self.packages
+        launched = self.launch.packages if self.launch else ()
+        return (*self.packages, *(("bitsandbytes",) if self.quantization else ()), *launched)

@@ -48,6 +48,8 @@ def run(config: PretrainStage, inputs: Mapping[str, Path], context: StageContext
         replay=(encoded["replay.data"], config.replay) if config.replay else None,
         resume=checkpoints,
     )
+    if context.rank:
+        return StageResult()
     publish_model(trained.model, tokenizer, context.output("model"))
     metrics = trained.metrics | {
         "steps": trained.steps,

@@ -76,6 +76,8 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         layout=Layout(capacity=config.max_length if config.packing else 0, by_length=config.group_by_length),
         resume=checkpoints,
     )
+    if context.rank:
+        return StageResult()
     sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "rows": len(data), "rows_rejected": len(data.rejected)}
@@ -149,14 +151,15 @@ def _hold(
         )
     if ewc.fisher is not None:
         return Hold(config.kl_weight, Fisher.read(inputs["ewc.fisher"]), ewc.weight)
-    kept = context.checkpoint_dir / "fisher"
+    kept = context.checkpoint_dir / (f"fisher.{context.rank}" if context.rank else "fisher")
     if not (kept / FISHER_FILE).exists():
         reference = read("ewc.data")
         print(f"ewc: F is measured on {min(ewc.rows, len(reference))} of {len(reference)} rows", flush=True)
         measured = model if on_cpu(config) else model.to("cuda")
         measure_fisher(measured, reference, rows=ewc.rows, seed=context.seed).write(kept)
     fisher = Fisher.read(kept)
-    fisher.write(context.output("fisher"))
+    if context.rank == 0:
+        fisher.write(context.output("fisher"))
     return Hold(config.kl_weight, fisher, ewc.weight)
 
 

@@ -66,6 +66,8 @@ class StageContext:
         metrics_path: metrics.jsonl.
         base_dir: the YAML file's folder, for a user's own files.
         threads: CPU threads it may use.
+        rank: which of the stage's processes this is (`launch`); only 0 reports, and writes results.
+        processes: how many there are.
         input_refs: input field -> the reference as written in YAML (`models.0` -> `sft`).
         input_digests: input field -> the digest of what it names.
         stop: whether the user asked it to stop.
@@ -79,6 +81,8 @@ class StageContext:
     metrics_path: Path
     base_dir: Path
     threads: int = 1
+    rank: int = 0
+    processes: int = 1
     input_refs: dict[str, str] = field(default_factory=dict)
     input_digests: dict[str, str] = field(default_factory=dict)
     bases: dict[str, Path] = field(default_factory=dict)
@@ -115,11 +119,13 @@ class StageContext:
 
     def rewind(self, offset: int) -> None:
         """Cut metrics.jsonl to `offset` bytes: what was logged after the checkpoint is logged again."""
-        if self.metrics_path.exists() and self.metrics_path.stat().st_size > offset:
+        if not self.rank and self.metrics_path.exists() and self.metrics_path.stat().st_size > offset:
             with self.metrics_path.open("rb+") as file:
                 file.truncate(offset)
 
     def _append(self, event: dict[str, Any]) -> None:
+        if self.rank:
+            return
         with self.metrics_path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n")
 

@@ -20,6 +20,7 @@ from finery.content import write_json
 from finery.contract import Interrupted, StageContext, StageResult, StopSignal
 from finery.errors import FineryError
 from finery.guard import watch_parent
+from finery.ranks import STOP_SIGNAL, Rank, run_ranks, this_rank, threads_of
 from finery.schemas.base import module_name
 from finery.schemas.stage import KINDS
 
@@ -31,7 +32,8 @@ def main(argv: list[str] | None = None) -> int:
     watch_parent()
     spec_path = Path((argv if argv is not None else sys.argv[1:])[0]).resolve()
     spec = json.loads(spec_path.read_text(encoding="utf-8"))
-    folder = spec_path.parent
+    rank = this_rank(spec_path.parent)
+    folder = rank.place if rank else spec_path.parent
     stop = StopSignal()
 
     def on_signal(number: int, frame: FrameType | None) -> None:
@@ -39,34 +41,35 @@ def main(argv: list[str] | None = None) -> int:
         if not stop.is_deferred:
             raise Interrupted
 
-    signal.signal(signal.SIGTERM, on_signal)
+    signal.signal(STOP_SIGNAL if rank else signal.SIGTERM, on_signal)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the engine, which decides
     try:
-        result = _run(spec, stop)
+        result = _run(spec, stop, spec_path, rank)
     except Interrupted:
         return _INTERRUPTED
     except FineryError as error:
         write_json(
             folder / "error.json", {"message": str(error), "exit_code": error.exit_code, "kind": type(error).__name__}
         )
-        print(f"finery: {error}", file=sys.stderr)
+        if rank is None:  # a rank's errors are told by its launcher, and one of them only
+            print(f"finery: {error}", file=sys.stderr)
         return error.exit_code
     except MemoryError:
         write_json(folder / "error.json", {"message": "out of memory", "exit_code": 1, "kind": "MemoryError"})
         return 1
     except Exception as error:
-        traceback.print_exc()
-        message = f"{type(error).__name__}: {error}".strip()
-        write_json(
-            folder / "error.json",
-            {"message": message, "exit_code": 1, "kind": type(error).__name__, "unexpected": True},
-        )
+        told = {"message": f"{type(error).__name__}: {error}".strip(), "exit_code": 1, "kind": type(error).__name__}
+        if rank is None:
+            traceback.print_exc()
+        else:
+            told["traceback"] = traceback.format_exc()
+        write_json(folder / "error.json", told | {"unexpected": True})
         return 1
     write_json(folder / "result.json", {"metrics": _finite(result.metrics), "summary": result.summary})
     return 0
 
 
-def _run(spec: dict[str, Any], stop: StopSignal) -> StageResult:
+def _run(spec: dict[str, Any], stop: StopSignal, spec_path: Path, rank: Rank | None) -> StageResult:
     config = KINDS[spec["kind"]].model_validate(spec["config"])
     context = StageContext(
         stage=spec["stage"],
@@ -75,7 +78,9 @@ def _run(spec: dict[str, Any], stop: StopSignal) -> StageResult:
         checkpoint_dir=Path(spec["checkpoint_dir"]),
         metrics_path=Path(spec["metrics_path"]),
         base_dir=Path(spec["base_dir"]),
-        threads=spec["threads"],
+        threads=threads_of(spec["threads"], rank.count if rank else 1),
+        rank=rank.number if rank else 0,
+        processes=rank.count if rank else 1,
         input_refs=spec["input_refs"],
         input_digests=spec["input_digests"],
         bases={digest: Path(path) for digest, path in spec["bases"].items()},
@@ -83,6 +88,13 @@ def _run(spec: dict[str, Any], stop: StopSignal) -> StageResult:
     )
     if "torch" in config.packages:
         _settle_torch(context.threads)
+    launch = getattr(config, "launch", None)
+    if launch is not None and rank is None:
+        return run_ranks(config, launch, spec_path, stop)
+    if rank is not None and config.resources.gpus:
+        import torch
+
+        torch.cuda.set_device(rank.number)
     module = importlib.import_module(f"finery.stages.{module_name(spec['kind'])}")
     inputs = {name: Path(path) for name, path in spec["inputs"].items()}
     result: StageResult = module.run(config, inputs, context)

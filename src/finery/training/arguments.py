@@ -11,6 +11,7 @@ import torch
 from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.training import Lora, TrainingStage
+from finery.training.distributed import launched_arguments
 
 _ATTENTION_PACKAGES = {"flash_attention_2": "flash_attn", "flash_attention_3": "flash_attn_interface"}
 _TORCH_OPTIMIZERS = ("adamw_torch_fused", "adamw_torch", "adafactor", "sgd")
@@ -66,6 +67,7 @@ def trainer_arguments(config: TrainingStage, context: StageContext, model: Any, 
         "report_to": [],
         "disable_tqdm": True,
         "push_to_hub": False,
+        **launched_arguments(config),
     }
 
 
@@ -80,13 +82,19 @@ def on_cpu(config: TrainingStage) -> bool:
     """Whether the stage trains on the CPU: it does unless it is given a GPU.
 
     Raises:
-        InputError: the GPUs asked for are not there, or are several.
+        InputError: the GPUs asked for are not there, or are several without `launch`.
     """
     gpus = config.resources.gpus
-    if gpus > 1:
-        raise InputError("resources.gpus: a stage trains on one GPU; give gpus: 1")
-    if gpus and not torch.cuda.is_available():
-        raise InputError("resources.gpus: 1 is asked for and torch sees none here; give gpus: 0 to train on the CPU")
+    if gpus > 1 and getattr(config, "launch", None) is None:
+        raise InputError(
+            f"resources.gpus: {gpus} GPUs need as many processes; add launch: {{processes: {gpus}}} where the kind has "
+            "it (sft, dpo, pretrain), or give gpus: 1"
+        )
+    if gpus > (seen := torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        raise InputError(
+            f"resources.gpus: {gpus} is asked for and torch sees {seen or 'none'} here; give gpus: 0 to train on the "
+            "CPU"
+        )
     return not gpus
 
 

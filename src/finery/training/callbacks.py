@@ -15,6 +15,7 @@ from transformers.utils import logging
 from finery.contract import Interrupted, StageContext
 from finery.errors import StageError
 from finery.training.checkpoints import Checkpoint, Checkpoints
+from finery.training.distributed import ALONE, Ranks
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainerState, TrainingArguments
@@ -30,15 +31,16 @@ class Report(TrainerCallback):  # type: ignore[misc]
         last: the last value of each metric.
     """
 
-    def __init__(self, context: StageContext, hidden: Sequence[str] = ()) -> None:
-        self._context, self._hidden = context, set(hidden)
+    def __init__(self, context: StageContext, hidden: Sequence[str] = (), ranks: Ranks = ALONE) -> None:
+        self._context, self._hidden, self._ranks = context, set(hidden), ranks
         self.last: dict[str, float] = {}
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any
     ) -> TrainerControl:
         self._context.progress(state.global_step, state.max_steps)
-        if self._context.stop.requested:
+        if self._ranks.any(self._context.stop.requested, args.device):
+            self._context.stop.requested = True  # a stop reaches the processes at different steps
             control.should_save = control.should_training_stop = True
         if control.should_save:
             # a logging window that ended in mid-air would be averaged over other steps after a resume
@@ -71,12 +73,13 @@ class Kept:
 
     keeper: Checkpoints
     report: Report
+    ranks: Ranks = ALONE
     _context: StageContext
     _aside: Path | None = None
 
     def attach(self, context: StageContext, keeper: Checkpoints) -> None:
         """Take the place checkpoints go to; without the Trainer's own printing."""
-        self.keeper, self._context, self.report = keeper, context, Report(context, self.hidden)
+        self.keeper, self._context, self.report = keeper, context, Report(context, self.hidden, self.ranks)
         self.add_callback(self.report)  # type: ignore[attr-defined]
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
         logging.disable_progress_bar()
@@ -103,7 +106,11 @@ class Kept:
             self.load_extra_state(checkpoint.extra)
         if checkpoint is not None and checkpoint.step >= self.args.max_steps:  # type: ignore[attr-defined]
             # the Trainer would take one step more before it noticed
-            self._load_from_checkpoint(str(checkpoint.path))  # type: ignore[attr-defined]
+            if self.ranks.sharded:
+                loader = self.get_train_dataloader()  # type: ignore[attr-defined]
+                self._prepare_for_training(checkpoint.step, loader, str(checkpoint.path))  # type: ignore[attr-defined]
+            else:
+                self._load_from_checkpoint(str(checkpoint.path))  # type: ignore[attr-defined]
             return
         with self._context.stop.deferred() as stop, _unfilled_memory():
             self.train(resume_from_checkpoint=str(checkpoint.path) if checkpoint else None)  # type: ignore[attr-defined]
@@ -132,11 +139,12 @@ class Kept:
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         step = self.state.global_step  # type: ignore[attr-defined]
         extra: dict[str, Any] = {}
-        with self.keeper.writing(step, extra) as aside:
+        with self.keeper.writing(step, extra, self.ranks.meet) as aside:
             self._aside = aside
             try:
                 super()._save_checkpoint(model, trial)  # type: ignore[misc]
-                self.write_extra(aside / f"checkpoint-{step}")
+                if self.ranks.rank == 0:
+                    self.write_extra(aside / f"checkpoint-{step}")
                 extra.update(self.extra_state())
             finally:
                 self._aside = None

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +49,7 @@ class Checkpoints:
     """The checkpoints of one stage, under `context.checkpoint_dir`."""
 
     def __init__(self, context: StageContext, *, name: str = "") -> None:
-        self._context = context
+        self._context, self._first = context, context.rank == 0
         self.folder = context.checkpoint_dir / name
         self.folder.mkdir(parents=True, exist_ok=True)
 
@@ -75,28 +75,44 @@ class Checkpoints:
         return None
 
     @contextmanager
-    def writing(self, step: int, extra: dict[str, Any]) -> Iterator[Path]:
+    def writing(self, step: int, extra: dict[str, Any], meet: Callable[[], None] = lambda: None) -> Iterator[Path]:
         """A folder in which to write `checkpoint-STEP`; on leaving it becomes a whole checkpoint.
 
-        `extra` is read on leaving. Older whole checkpoints are removed afterwards, broken ones never.
+        `extra` is read on leaving. Older whole checkpoints are removed afterwards, broken ones never. Of several
+        processes the first makes the folder and the checkpoint of what all wrote; none goes on before it is whole.
+
+        Args:
+            meet: waits for the other processes.
 
         Raises:
             StageError: the disk is full or otherwise refuses; earlier checkpoints are untouched.
         """
         aside = self.folder / _ASIDE
-        try:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir()
+        if self._first:
+            with self._told(step):
+                shutil.rmtree(aside, ignore_errors=True)
+                aside.mkdir()
+        meet()
+        with self._told(step):
             yield aside
-            self._commit(aside / f"checkpoint-{step}", step, extra)
+        meet()
+        if self._first:
+            with self._told(step):
+                self._commit(aside / f"checkpoint-{step}", step, extra)
+            shutil.rmtree(aside, ignore_errors=True)
+            self._remove_old()
+        meet()
+
+    @contextmanager
+    def _told(self, step: int) -> Iterator[None]:
+        try:
+            yield
         except (OSError, RuntimeError, SafetensorError) as error:
             # torch and safetensors report a full disk by errors of their own
             raise StageError(
                 f"the checkpoint of step {step} could not be written under {self.folder} ({error}); "
                 "earlier checkpoints are whole: make room and run again"
             ) from error
-        shutil.rmtree(aside, ignore_errors=True)
-        self._remove_old()
 
     def _commit(self, written: Path, step: int, extra: dict[str, Any]) -> None:
         files = {}

@@ -101,6 +101,11 @@ class Feed(Dataset):  # type: ignore[type-arg]
             batch["replay"] = self.pad(self.replay, replay)
         return batch
 
+    def nothing(self) -> dict[str, list[SubBatch]]:
+        """A micro-batch in which no token counts, for a process that has none while others have one."""
+        streams = {"own": self.own} | ({"replay": self.replay} if self.replay is not None else {})
+        return {name: [unlabelled(part) for part in self.pad(data, [0])] for name, data in streams.items()}
+
     def rows(self, index: int) -> tuple[list[int], list[int]]:
         """The own and the replay rows of micro-batch `index` of the current epoch, as positions in their data."""
         own = self._order()[index * self.batch_size : (index + 1) * self.batch_size].tolist()
@@ -219,6 +224,11 @@ def by_length(
     longest = max(range(len(shuffled)), key=lambda place: int(lengths[shuffled[place]].max()))
     shuffled.insert(0, shuffled.pop(longest))
     return np.concatenate([*shuffled, *last])
+
+
+def unlabelled(part: SubBatch) -> SubBatch:
+    """The same sub-batch with no token to be predicted."""
+    return {**part, "labels": torch.full_like(part["labels"], IGNORED)}
 
 
 def tokens(part: SubBatch) -> int:

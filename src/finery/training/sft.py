@@ -13,12 +13,14 @@ from trl import SFTConfig
 from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.training import Lora, Replay, TrainingStage
+from finery.training.accelerating import check_strategy, settle_strategy
 from finery.training.adapters import check_reached, new_adapter
 from finery.training.anchor import Anchor
 from finery.training.arguments import on_cpu, quietly, trainer_arguments, trainer_seed
 from finery.training.callbacks import Fingerprint
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.collate import PADDED, Feed, Layout
+from finery.training.distributed import Ranks, whole_model
 from finery.training.encode import Encoded
 from finery.training.ewc import Fisher, Penalty
 from finery.training.packing import uses_bounds
@@ -118,9 +120,11 @@ def train_sft(
         pad_id=pad_id,
         layout=layout,
     )
+    ranks = Ranks.of(context, getattr(config, "launch", None))
     padded = Layout(split=layout.split)
     anchor, penalty = _held(hold, model, new_adapter=lora is not None)
-    steps = total_steps(config, len(feed))
+    steps = total_steps(config, -(-len(feed) // ranks.count))
+    settle_strategy(config)
     with unseen_by_trl(model):
         trainer = ReplayTrainer(
             model,
@@ -130,6 +134,7 @@ def train_sft(
             kl_weight=hold.kl_weight,
             anchor=anchor,
             penalty=penalty,
+            ranks=ranks,
             args=quietly(
                 SFTConfig,
                 **trainer_arguments(config, context, model, max_steps=steps),
@@ -143,14 +148,18 @@ def train_sft(
             ),
             processing_class=tokenizer,
         )
+    check_strategy(config, trainer)
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)
+    trained = whole_model(trainer.model, ranks)
+    if ranks.rank:
+        return SftRun(trained, trainer.report.last, steps)
     what = "the adapter" if hasattr(trainer.model, "peft_config") else "the model"
-    before.check(trainer.model, what, "raise learning_rate, or max_steps beyond warmup_steps")
-    if idle := check_reached(trainer.model):
+    before.check(trained, what, "raise learning_rate, or max_steps beyond warmup_steps")
+    if idle := check_reached(trained):
         context.warn(f"no gradient reached the adapters of {len(idle)} modules: {', '.join(idle[:5])}")
-    return SftRun(trainer.model, trainer.report.last, steps)
+    return SftRun(trained, trainer.report.last, steps)
 
 
 def _settled(layout: Layout, model: Any, data: Encoded, *, split: bool) -> Layout:

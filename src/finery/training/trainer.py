@@ -8,6 +8,7 @@ over the whole step, gradient accumulation included.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +24,8 @@ from trl.trainer.utils import add_fused_lm_head
 from finery.errors import StageError
 from finery.training.anchor import Anchor, hidden_states
 from finery.training.callbacks import Kept
-from finery.training.collate import Feed, SubBatch, first_item, targets, tokens
+from finery.training.collate import Feed, SubBatch, first_item, targets, tokens, unlabelled
+from finery.training.distributed import ALONE, Ranks
 from finery.training.encode import Encoded
 from finery.training.ewc import Penalty
 from finery.training.packing import check_apart
@@ -66,8 +68,10 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
         kl_weight: float = 0.0,
         anchor: Anchor | None = None,
         penalty: Penalty | None = None,
+        ranks: Ranks = ALONE,
         **kwargs: Any,
     ) -> None:
+        self.ranks = ranks
         self.feed, self.evaluation, self.replay_weight = feed, evaluation, replay_weight
         self.kl_weight, self.anchor, self.penalty = kl_weight, anchor, penalty
         self._tried = not feed.layout.capacity
@@ -90,14 +94,18 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
                 held.to(self.args.device)
 
     def get_train_dataloader(self) -> DataLoader[Any]:
+        if self.ranks.count > 1:
+            return self.ranks.loader(self.feed, self.args.device)
         loader = DataLoader(self.feed, batch_size=1, shuffle=False, collate_fn=first_item)
         prepared: DataLoader[Any] = self.accelerator.prepare(loader)
         return prepared
 
     def _get_num_items_in_batch(self, batch_samples: list[dict[str, list[SubBatch]]], device: torch.device) -> Any:
-        """Own and replay tokens of the whole step, float32 [2]."""
+        """Own and replay tokens of the whole step, of all processes, float32 [2]."""
         own = sum(targets(batch["own"]) for batch in batch_samples)
         replay = sum(targets(batch.get("replay", [])) for batch in batch_samples)
+        if self.ranks.count > 1:
+            own, replay = self.ranks.total(torch.tensor([own, replay], device=device)).tolist()
         if not own or (self.feed.replay is not None and not replay):
             raise StageError(f"step {self.state.global_step + 1}: no token of the batch is to be learned")
         return torch.tensor([own, replay], dtype=torch.float32, device=device)
@@ -119,25 +127,30 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
         own = self._sums(model, inputs["own"], anchor=self.anchor)
         self._check_first(own)
         log = self._metrics["train"]
-        log["mean_token_accuracy"].append(own.right / own.count)
+        if own.count:
+            log["mean_token_accuracy"].append(own.right / own.count)
         loss: torch.Tensor = own.nll / own_tokens
         seen = inputs["own"]
-        if "replay" in inputs or self.anchor or self.penalty:
+        if own.count and ("replay" in inputs or self.anchor or self.penalty):
             log["own_loss"].append(float(own.nll.detach()) / own.count)
         if "replay" in inputs:
             replay = self._sums(model, inputs["replay"])
-            log["replay_loss"].append(float(replay.nll.detach()) / replay.count)
-            log["replay_mean_token_accuracy"].append(replay.right / replay.count)
+            if replay.count:
+                log["replay_loss"].append(float(replay.nll.detach()) / replay.count)
+                log["replay_mean_token_accuracy"].append(replay.right / replay.count)
             loss = (1 - self.replay_weight) * loss + self.replay_weight * replay.nll / replay_tokens
             seen = [*seen, *inputs["replay"]]
         if own.kl is not None:
-            log["kl"].append(float(own.kl.detach()) / own.count)
+            if own.count:
+                log["kl"].append(float(own.kl.detach()) / own.count)
             loss = loss + self.kl_weight * own.kl / own_tokens
+        # gradients are averaged over processes, and this is a process's part of a sum
+        loss = loss * self.ranks.count if self.ranks.count > 1 else loss
         if self.penalty is not None:
             held = self.penalty(self.model)
             log["ewc"].append(float(held.detach()))
             loss = loss + held / self.current_gradient_accumulation_steps
-        self.state.num_input_tokens_seen += sum(tokens(part) for part in seen)
+        self.state.num_input_tokens_seen += self._tokens_seen(own.count, seen)
         log["num_tokens"] = [self.state.num_input_tokens_seen]
         return loss
 
@@ -147,7 +160,7 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
         Raises:
             StageError: the first step's loss is exactly 0.
         """
-        if self.state.global_step == 0 and float(own.nll.detach()) == 0:
+        if self.state.global_step == 0 and own.count and float(own.nll.detach()) == 0:
             raise StageError(
                 f"step 1: the loss is 0 before anything was learned: the model is certain of all {own.count} target "
                 "tokens, so there is nothing to learn; look at the rows with finery data show, and at the model"
@@ -156,6 +169,9 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
     def _sums(self, model: Any, parts: Sequence[SubBatch], *, anchor: Anchor | None = None) -> Sums:
         """Over sub-batches; with an anchor also the KL to the start."""
         sums = Sums(torch.zeros((), device=self.args.device))
+        if self.ranks.sharded:
+            more = self.ranks.most(len(parts), self.args.device) - len(parts)
+            parts = [*parts, *[unlabelled(parts[0])] * more]
         for part in parts:
             if anchor is None:
                 outputs = model(**part, fused_lm_head=True)
@@ -170,6 +186,19 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
             sums.count += int(outputs.label_mask.sum())
         return sums
 
+    def _tokens_seen(self, count: int, parts: Sequence[SubBatch]) -> int:
+        """Tokens of this micro-batch in all processes; one in which none counts was not seen."""
+        seen = sum(tokens(part) for part in parts) if count else 0
+        if self.ranks.count == 1:
+            return seen
+        return int(self.ranks.total(torch.tensor([seen], device=self.args.device))[0])
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """As TRL's, with the means over what all processes noted."""
+        if self.ranks.count > 1 and self.model.training:
+            self._metrics["train"] = defaultdict(list, self.ranks.means(self._metrics["train"]))
+        super().log(logs, start_time)
+
     def evaluate(self, *_: Any, **__: Any) -> dict[str, float]:
         """`eval_loss`, the token mean over the evaluation data, and `eval_mean_token_accuracy`.
 
@@ -180,12 +209,18 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
         was_training = self.model.training
         self.model.eval()
         total, right, count = 0.0, 0, 0
+        starts = range(self.ranks.rank * EVAL_BATCH, len(self.evaluation.own), self.ranks.count * EVAL_BATCH)
         with torch.no_grad():
-            for start in range(0, len(self.evaluation.own), EVAL_BATCH):
+            for start in starts:
                 rows = range(start, min(start + EVAL_BATCH, len(self.evaluation.own)))
                 parts = self._prepare_input(self.evaluation.pad(self.evaluation.own, rows))
                 sums = self._sums(self.model, parts)
                 total, right, count = total + float(sums.nll), right + sums.right, count + sums.count
+            if self.ranks.sharded and len(starts) < self.ranks.most(len(starts), self.args.device):
+                self._sums(self.model, self._prepare_input(self.evaluation.nothing()["own"]))
+        if self.ranks.count > 1:
+            sums_of_all = torch.tensor([total, right, count], dtype=torch.float64, device=self.args.device)
+            total, right, count = self.ranks.total(sums_of_all).tolist()
         metrics = {"eval_loss": total / count, "eval_mean_token_accuracy": right / count}
         self.log(metrics)
         self.model.train(was_training)
