@@ -116,7 +116,7 @@ def check_reached(model: Any) -> list[str]:
     zero = {
         name.split(".lora_B.")[0]: not bool(weight.detach().any())
         for name, weight in model.named_parameters()
-        if ".lora_B." in name
+        if ".lora_B.default." in name  # TRL keeps a frozen copy of the start beside it, named ref
     }
     if zero and all(zero.values()):
         raise StageError(

@@ -21,8 +21,8 @@ from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.grpo import GrpoStage
 from finery.stats.grpo import zero_std_groups
-from finery.training.adapters import check_reached, new_adapter
-from finery.training.arguments import on_cpu, quietly, trainer_arguments, trainer_seed
+from finery.training.adapters import check_reached, check_targets, new_adapter
+from finery.training.arguments import lora_config, on_cpu, quietly, trainer_arguments, trainer_seed
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.prompts import PromptPlan
@@ -219,8 +219,13 @@ def train_grpo(
     if config.lora is not None and hasattr(model, "peft_config"):
         raise InputError("lora: the policy is an adapter already, and grpo continues it; leave lora out")
     _check_prompts(rows, tokenizer, model, config.sampling.max_completion_length)
-    if config.lora is not None:
+    adapter = None
+    if config.lora is not None and is_quantized(model):
         model = new_adapter(model, config.lora, seed=trainer_seed(context.seed))
+    elif config.lora is not None:
+        # with an adapter of its own making TRL takes the base as the reference, and keeps no second one
+        check_targets(model, config.lora)
+        adapter = lora_config(config.lora)
     if is_quantized(model) and not on_cpu(config):
         model = to_device(model, torch.device("cuda", torch.cuda.current_device()))
     with unseen_by_trl(model):
@@ -232,6 +237,7 @@ def train_grpo(
             args=grpo_arguments(config, context, model, rewards.weights),
             # TRL gives a tokenizer without a pad token one, which the output would then carry on
             processing_class=copy.deepcopy(tokenizer),
+            peft_config=adapter,
         )
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
