@@ -29,14 +29,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-WORDS = (
-    "the of and to in is that it was for on are as with they be at one have this from by hot word but what some we can "
-    "out other were all there when up use your how said an each she which do their time if will way about many then "
-    "them write would like so these her long make thing see him two has look more day could go come did number sound no "
-    "most people my over know water than call first who may down side been now find any new work part take get place "
-    "made live where after back little only round man year came show every good me give our under name very through "
-    "just form sentence great think say help low line differ turn cause much mean before move right boy old too same"
-).split()
+COMMON = (
+    "the of and to in is that it was for on are as with they be at one have this from by hot word but what some "
+    "we can out other were all there when up use your how said an each she which do their time if will way about "
+    "many then them write would like so these her long make thing see him two has look more day could go come did "
+    "number sound no most people my over know water than call first who may down side been now find any new work "
+    "part take get place made live where after back little only round man year came show every good me give our "
+    "under name very through just form sentence great think say help low line differ turn cause much mean before "
+    "move right boy old too same"
+)
+WORDS = COMMON.split()
 CHINESE = (
     "请用一句话总结下面这段文字的主要内容。",
     "人工智能正在改变我们的工作方式，但它不能代替思考。",

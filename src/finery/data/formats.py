@@ -241,9 +241,18 @@ def _is_whole(value: Any) -> bool:
         except UnicodeEncodeError:
             return False
         return True
+    # loops, and no call for ASCII: this sees every text of a million rows
     if isinstance(value, dict):
-        return all(_is_whole(item) and _is_whole(key) for key, item in value.items())
-    return all(map(_is_whole, value)) if isinstance(value, list) else True
+        for key, item in value.items():
+            if not (type(item) is str and item.isascii()) and not _is_whole(item):
+                return False
+            if not (type(key) is str and key.isascii()) and not _is_whole(key):
+                return False
+    elif isinstance(value, list):
+        for item in value:
+            if not _is_whole(item):
+                return False
+    return True
 
 
 def repr_of(value: Any) -> str:

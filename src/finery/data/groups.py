@@ -7,10 +7,11 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from json.encoder import encode_basestring
 from math import ceil
 from typing import Any
 
-from finery.data.dataset import Message, Row, canonical, canonical_text
+from finery.data.dataset import Message, Row, canonical
 from finery.data.records import Reject
 
 _WHOLE = 1 << 256
@@ -107,12 +108,13 @@ def fingerprint(row: Row, *, prompt_only: bool) -> bytes:
 
 
 def _normal_text(value: Any) -> str:
-    """Canonical JSON of text or messages as they are compared."""
+    """Text or messages as they are compared, written so that others are written otherwise."""
     if isinstance(value, str):
-        return canonical_text(normal(value))
+        return encode_basestring(normal(value))
     if not isinstance(value, list):
         return canonical(value)
-    return canonical_text([{"role": turn["role"], "content": normal(turn["content"])} for turn in value])
+    turns = [encode_basestring(turn["role"]) + encode_basestring(normal(turn["content"])) for turn in value]
+    return f"[{','.join(turns)}]"
 
 
 def _normal(value: Any) -> Any:
