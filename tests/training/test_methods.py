@@ -371,3 +371,29 @@ class SftStageArchitecture:
     hidden_size, num_hidden_layers, num_attention_heads = 16, 2, 2
     intermediate_size, max_position_embeddings = 64, 64
     rope_theta, initializer_range = 10000.0, 0.05
+
+
+@pytest.mark.slow
+def test_grpo_in_4_bits_sits_on_the_dequantized_base(tmp_path: Path, data: Path, trained: list[Any]) -> None:
+    from finery.schemas.grpo import GrpoStage
+    from finery.stages import grpo
+
+    (tmp_path / "r.py").write_text(
+        "def r(completions, **columns):\n    return [sum(map(ord, text)) % 7 / 7 for text in completions]\n"
+    )
+    config = GrpoStage.model_validate(
+        {
+            "kind": "grpo", "model": "base", "data": "d", "max_steps": 2, "learning_rate": 1e-2, "logging_steps": 1,
+            "per_device_train_batch_size": 8, "num_generations": 4, "beta": 0.1, "lora": {"r": 4}, "quantization": FP4,
+            "sampling": {"max_completion_length": 8, "temperature": 2.0},
+            "rewards": [{"kind": "python", "file": "./r.py", "function": "r"}],
+        }
+    )  # fmt: skip
+    context = _context(tmp_path / "run")
+    grpo.run(config, {"model": BASE, "data": data, "rewards.0.file": tmp_path / "r.py"}, context)
+    folder = context.output("model")
+    assert read_model_info(folder)["quantization"]["bnb_4bit_quant_type"] == "fp4"
+    expected = _logits(trained[0])
+    for model in (load_model(folder, bases={"base": BASE}), merge_adapter(folder, bases={"base": BASE})):
+        assert _far(_logits(model), expected) <= TOLERANCE
+    assert _far(expected, _logits(quantize(load_model(BASE), config.quantization))) > 1e-3
