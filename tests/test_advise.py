@@ -161,6 +161,7 @@ def test_what_was_forgotten_is_for_replay_or_a_merge() -> None:
     unsure = replace(lost, change=Interval(-0.05, -0.11, 0.01))
     assert _states(replace(READY, changes=(unsure,)))["merge or replay"] == "no"
     assert _states(replace(READY, changes=None))["merge or replay"] == "unknown"
+    assert _states(replace(READY, changes=()))["merge or replay"] == "no"
 
 
 def test_every_answer_has_its_evidence_or_says_what_is_missing() -> None:
@@ -244,7 +245,9 @@ def test_the_evidence_of_a_run_is_that_of_its_outputs(project: Any) -> None:
     rows = json.loads(data.read_text())["rows"]
     facts = [fact for fact in by_step["sft"]["evidence"] if "labelled rows" in fact["text"]]
     assert facts == [{"text": f"{rows:,} labelled rows, enough from 100", "source": "general.train"}]  # not the exam's
-    assert by_step["merge or replay"]["worth"] in ("yes", "no", "unknown")
+    assert run["stages"]["grpo"]["state"] == "Skipped"
+    assert by_step["merge or replay"]["worth"] == "no"  # what was examined is the base itself
+    assert by_step["distill"]["evidence"][0]["text"].endswith(", 337k parameters")
     project.write("pipeline.yaml", text.replace("max_prompts: 40", "max_prompts: 39"))
     shown = project.finery("advise", "pipeline.yaml").stdout
     assert "gate.verdict, from before a change, of base" in shown

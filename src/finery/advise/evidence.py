@@ -146,7 +146,7 @@ class Evidence:
         labelled, preferences, verifiable: rows to train on, evaluation and replay sets left out.
         verifier: what can say solved or not, as the pipeline names it.
         supervised: the last supervised training that is done; None when there was none.
-        changes: of the model that would be shipped, on every suite.
+        changes: of the model that would be shipped, on every suite; none when it is its start.
         scored: every model on the first suite.
         parameters: of the model that would be trained.
         commands: for `data`, `gate` and `exam`: what would produce the evidence.

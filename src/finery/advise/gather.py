@@ -216,7 +216,7 @@ def _changes(results: Results) -> tuple[Change, ...] | None:
         metric = _main(metrics)
         if metric and (change := metrics[metric].get("change")):
             changes.append(Change(model, found["reference"], suite, _interval(change), results.source(stage)))
-    return tuple(changes) or None
+    return tuple(changes)
 
 
 def _scored(results: Results) -> tuple[Scored, ...] | None:

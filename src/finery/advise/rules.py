@@ -68,6 +68,8 @@ def _forgetting(e: Evidence) -> Finding:
     if e.changes is None:
         missing = e.missing("what was forgotten", "exam")
         return Finding("unknown", "no exam compares a trained model with its start", missing=(missing,))
+    if not e.changes:
+        return Finding("no", "the model that was examined is its start, or nothing of it could be judged")
     lost = tuple(change.fact for change in e.changes if change.change.high < 0)
     if lost:
         return Finding("yes", "the trained model is surely worse than its start", lost)
@@ -90,7 +92,7 @@ def _sft(e: Evidence) -> Finding:
     if e.labelled.value < MIN_LABELLED:
         return Finding("no", "there are too few labelled rows", (rows,))
     if e.gate is not None and e.gate.solved:
-        return Finding("no", "the task is solved", (e.gate.passed,))
+        return Finding("no", "the task is solved", (rows, e.gate.passed))
     if e.supervised is None:
         return Finding("yes", "there are labelled rows, and no supervised training has used them", (rows,))
     if e.supervised.still_learning:
