@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finery.errors import InputError, StageError
 from finery.schemas.launch import DEEPSPEED, Launch
 from finery.schemas.training import TrainingStage
+from finery.training.distributed import Ranks
+
+if TYPE_CHECKING:
+    import torch
 
 
 def accelerate_config(launch: Launch, config: TrainingStage) -> dict[str, Any]:
@@ -109,36 +113,32 @@ def write_config(settings: dict[str, Any], path: Path) -> None:
         )
 
 
-def settle_strategy(config: TrainingStage) -> None:
-    """Called in each process before its Trainer is made: FSDP on a CPU is FSDP.
+def settle_strategy(ranks: Ranks, device: torch.device) -> None:
+    """Called in each process before its accelerator is made: FSDP on a CPU is FSDP.
 
     accelerate 1.15 turns FSDP on for MULTI_GPU and its kin, and passes over it for MULTI_CPU: training would go on as
     DDP without a word. torch's FSDP2 works over gloo, and the device stays the CPU (docs/decisions/launch.md).
     """
-    launch = getattr(config, "launch", None)
-    if launch is None or launch.strategy != "fsdp" or config.resources.gpus:
+    if ranks.strategy != "fsdp" or device.type != "cpu":
         return
     from accelerate.state import PartialState
     from accelerate.utils import DistributedType
 
-    state = PartialState(cpu=True)
+    state = PartialState()
     if state.distributed_type == DistributedType.MULTI_CPU:
         state.distributed_type = DistributedType.MULTI_GPU
 
 
-def check_strategy(config: TrainingStage, trainer: Any) -> None:
+def check_strategy(ranks: Ranks, trainer: Any) -> None:
     """Raise unless the Trainer trains as `launch` says, in as many processes.
 
     Raises:
         StageError: it does not; nothing was trained.
     """
-    launch = getattr(config, "launch", None)
-    if launch is None:
-        return
     found = "fsdp" if trainer.is_fsdp_enabled else "deepspeed" if trainer.is_deepspeed_enabled else "ddp"
     processes = trainer.args.world_size
-    if not launch.strategy.startswith(found) or processes != launch.processes:
+    if ranks.strategy and not (ranks.strategy.startswith(found) and processes == ranks.count):
         raise StageError(
-            f"launch: {launch.in_words()} were asked for, and accelerate set up {found} of {processes}; nothing was "
-            "trained. Install the versions that finery's constraints name"
+            f"launch: {ranks.count} processes with {ranks.strategy} were asked for, and accelerate set up {processes} "
+            f"with {found}; nothing was trained. Install the versions that finery's constraints name"
         )

@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from finery.contract import Interrupted, StageContext
 from finery.errors import StageError
+from finery.training.accelerating import check_strategy, settle_strategy
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.distributed import ALONE, Ranks
 
@@ -83,6 +84,12 @@ class Kept:
         self.add_callback(self.report)  # type: ignore[attr-defined]
         self.remove_callback(PrinterCallback)  # type: ignore[attr-defined]
         logging.disable_progress_bar()
+
+    def create_accelerator_and_postprocess(self) -> None:
+        """As the Trainer's, held to what `launch` says."""
+        settle_strategy(self.ranks, self.args.device)  # type: ignore[attr-defined]
+        super().create_accelerator_and_postprocess()  # type: ignore[misc]
+        check_strategy(self.ranks, self)
 
     def extra_state(self) -> dict[str, Any]:
         """JSON to keep in a checkpoint's marker."""

@@ -42,17 +42,22 @@ class Ranks:
     Attributes:
         rank: which one this is, from 0.
         count: how many there are.
-        sharded: no process has all the weights, so each must run the model as often as every other.
+        strategy: of `launch`, "" without one.
     """
 
     rank: int = 0
     count: int = 1
-    sharded: bool = False
+    strategy: str = ""
 
     @classmethod
     def of(cls, context: StageContext, launch: Launch | None) -> Ranks:
         """Those of a stage that is running."""
-        return cls(context.rank, context.processes, launch is not None and launch.strategy in SHARDED)
+        return cls(context.rank, context.processes, launch.strategy if launch else "")
+
+    @property
+    def sharded(self) -> bool:
+        """No process has all the weights, so each must run the model as often as every other."""
+        return self.strategy in SHARDED
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
         """The sum of each process's `values`, of the same shape and type."""

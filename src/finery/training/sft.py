@@ -13,7 +13,6 @@ from trl import SFTConfig
 from finery.contract import StageContext
 from finery.errors import InputError
 from finery.schemas.training import Lora, Replay, TrainingStage
-from finery.training.accelerating import check_strategy, settle_strategy
 from finery.training.adapters import check_reached, new_adapter
 from finery.training.anchor import Anchor
 from finery.training.arguments import on_cpu, quietly, trainer_arguments, trainer_seed
@@ -124,7 +123,6 @@ def train_sft(
     padded = Layout(split=layout.split)
     anchor, penalty = _held(hold, model, new_adapter=lora is not None)
     steps = total_steps(config, -(-len(feed) // ranks.count))
-    settle_strategy(config)
     with unseen_by_trl(model):
         trainer = ReplayTrainer(
             model,
@@ -148,7 +146,6 @@ def train_sft(
             ),
             processing_class=tokenizer,
         )
-    check_strategy(config, trainer)
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)

@@ -209,14 +209,15 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
         was_training = self.model.training
         self.model.eval()
         total, right, count = 0.0, 0, 0
-        starts = range(self.ranks.rank * EVAL_BATCH, len(self.evaluation.own), self.ranks.count * EVAL_BATCH)
+        starts = list(range(self.ranks.rank * EVAL_BATCH, len(self.evaluation.own), self.ranks.count * EVAL_BATCH))
+        spare = self.ranks.most(len(starts), self.args.device) - len(starts) if self.ranks.sharded else 0
         with torch.no_grad():
             for start in starts:
                 rows = range(start, min(start + EVAL_BATCH, len(self.evaluation.own)))
                 parts = self._prepare_input(self.evaluation.pad(self.evaluation.own, rows))
                 sums = self._sums(self.model, parts)
                 total, right, count = total + float(sums.nll), right + sums.right, count + sums.count
-            if self.ranks.sharded and len(starts) < self.ranks.most(len(starts), self.args.device):
+            for _ in range(spare):
                 self._sums(self.model, self._prepare_input(self.evaluation.nothing()["own"]))
         if self.ranks.count > 1:
             sums_of_all = torch.tensor([total, right, count], dtype=torch.float64, device=self.args.device)
