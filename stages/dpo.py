@@ -75,6 +75,8 @@ def run(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> 
     data = tokens("pairs" if made else "data", rows, ordered=is_ordered(inputs[source]))
     evaluation = tokens("eval_data", read_dataset(inputs["eval_data"]), ordered=False) if config.eval_data else None
     trained = train_dpo(model, tokenizer, config, context, data=data, evaluation=evaluation, resume=checkpoints)
+    if context.rank:
+        return StageResult()
     sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "pairs": len(data), "pairs_left_out": len(data.left_out)}

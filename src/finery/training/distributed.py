@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,16 +23,6 @@ from finery.training.collate import first_item
 
 _COLLECTIVES_WITHIN = 24 * 3600
 """Seconds that a process waits for the others; one that has died is noticed by whoever started them."""
-
-
-class Batches(Protocol):
-    """The micro-batches of a pass."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int) -> Any: ...
-
-    def set_epoch(self, epoch: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -95,14 +85,14 @@ class Ranks:
             name: [sum(total for total, _ in of) / max(1, sum(count for _, count in of))] for name, of in parts.items()
         }
 
-    def loader(self, batches: Any, device: torch.device, *, whole_only: bool = False) -> DataLoader[Any]:
-        """This process's micro-batches, on `device`.
+    def loader(self, batches: Any, device: torch.device, *, rows: int | None = None) -> DataLoader[Any]:
+        """This process's micro-batches, on `device`; with `rows`, those of a pass over so many that are full ones.
 
         accelerate would share them out too, but fills the last round up with rows of the first.
         """
         from accelerate.data_loader import prepare_data_loader
 
-        loader = DataLoader(Share(batches, self, whole_only), batch_size=1, shuffle=False, collate_fn=first_item)
+        loader = DataLoader(Share(batches, self, rows), batch_size=1, shuffle=False, collate_fn=first_item)
         prepared: DataLoader[Any] = prepare_data_loader(
             loader, device=device, num_processes=1, process_index=0, put_on_device=True
         )
@@ -116,19 +106,19 @@ class Share(Dataset):  # type: ignore[type-arg]
     """One process's part of a pass: item i is micro-batch i * P + r.
 
     Args:
-        whole_only: leave out the end of a pass that does not give every process a full micro-batch. Otherwise a
-            process with no micro-batch in the last round gets `batches.nothing()`, in which no token counts.
+        rows: with this number, the end of a pass over so many that does not give every process a full micro-batch is
+            left out. Otherwise a process with no micro-batch in the last round gets `batches.nothing()`, in which no
+            token counts.
     """
 
-    def __init__(self, batches: Any, ranks: Ranks, whole_only: bool) -> None:
-        self.batches, self.ranks, self.whole_only = batches, ranks, whole_only
+    def __init__(self, batches: Any, ranks: Ranks, rows: int | None = None) -> None:
+        self.batches, self.ranks = batches, ranks
+        self._rounds = -(-len(batches) // ranks.count)
+        if rows is not None:
+            self._rounds = rounds(rows, batches.batch_size, ranks.count)
 
     def __len__(self) -> int:
-        return (
-            rounds(len(self.batches.own), self.batches.batch_size, self.ranks.count)
-            if self.whole_only
-            else -(-len(self.batches) // self.ranks.count)
-        )
+        return self._rounds
 
     def set_epoch(self, epoch: int) -> None:
         """Called by the Trainer at the start of each epoch."""

@@ -27,6 +27,7 @@ from finery.training.arguments import on_cpu, quietly, trainer_arguments, traine
 from finery.training.callbacks import Fingerprint, Kept
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.collate import first_item
+from finery.training.distributed import ALONE, Ranks, rounds
 from finery.training.pairs import PairFeed, Pairs
 from finery.training.quantize import is_quantized, to_device, unseen_by_trl
 from finery.training.sft import SftRun, total_steps
@@ -43,7 +44,17 @@ _PAIR_MEANS = (
 class PairTrainer(Kept, DPOTrainer):  # type: ignore[misc]
     """DPOTrainer whose pairs come from a PairFeed; loss, reference and metrics are TRL's."""
 
-    def __init__(self, model: Any, *, feed: PairFeed, evaluation: PairFeed | None, folder: Path, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        model: Any,
+        *,
+        feed: PairFeed,
+        evaluation: PairFeed | None,
+        folder: Path,
+        ranks: Ranks = ALONE,
+        **kwargs: Any,
+    ) -> None:
+        self.ranks = ranks
         self.feed, self.evaluation, self._folder = feed, evaluation, folder
         super().__init__(
             model,
@@ -58,6 +69,8 @@ class PairTrainer(Kept, DPOTrainer):  # type: ignore[misc]
         return dataset
 
     def get_train_dataloader(self) -> DataLoader[Any]:
+        if self.ranks.count > 1:
+            return self.ranks.loader(self.feed, self.args.device, rows=len(self.feed.pairs))
         loader = DataLoader(self.feed, batch_size=1, shuffle=False, collate_fn=first_item)
         prepared: DataLoader[Any] = self.accelerator.prepare(loader)
         return prepared
@@ -142,7 +155,8 @@ def train_dpo(
     keeper, checkpoint = resume
     pad_id = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
     feed = PairFeed(data, config.per_device_train_batch_size, context.seed, pad_id)
-    steps = total_steps(config, len(feed))
+    ranks = Ranks.of(context, config.launch)
+    steps = total_steps(config, _rounds(feed, ranks, context, resumed=checkpoint is not None))
     needs_copy = not (hasattr(model, "peft_config") or config.precompute_ref_log_probs)
     with unseen_by_trl(model):
         trainer = PairTrainer(
@@ -150,6 +164,7 @@ def train_dpo(
             feed=feed,
             evaluation=PairFeed(evaluation, EVAL_BATCH, 0, pad_id) if evaluation else None,
             folder=keeper.folder,
+            ranks=ranks,
             # TRL would load it from the folder that the model's config names, whatever the weights are by now
             ref_model=copy.deepcopy(model).requires_grad_(False).eval() if needs_copy else None,
             args=dpo_arguments(config, context, model, steps, evaluated=evaluation is not None),
@@ -162,11 +177,26 @@ def train_dpo(
     trainer.attach(context, keeper)
     before = Fingerprint(trainer.model)
     trainer.train_from(checkpoint)
+    if ranks.rank:
+        return SftRun(trainer.model, trainer.report.last, steps)
     what = "the adapter" if hasattr(trainer.model, "peft_config") else "the model"
     before.check(trainer.model, what, "raise learning_rate, or max_steps beyond warmup_steps")
     if idle := check_reached(trainer.model):
         context.warn(f"no gradient reached the adapters of {len(idle)} modules: {', '.join(idle[:5])}")
     return SftRun(trainer.model, trainer.report.last, steps)
+
+
+def _rounds(feed: PairFeed, ranks: Ranks, context: StageContext, *, resumed: bool) -> int:
+    """Micro-batches of each process in a pass; TRL joins what processes see pair by pair, so they are full ones."""
+    if ranks.count == 1:
+        return len(feed)
+    found = rounds(len(feed.pairs), feed.batch_size, ranks.count)
+    if (left := len(feed.pairs) - found * feed.batch_size * ranks.count) and not resumed:
+        context.warn(
+            f"launch: each pass leaves out its last {left} of {len(feed.pairs)} pairs, which do not fill "
+            f"a batch of {feed.batch_size} in each of {ranks.count} processes"
+        )
+    return found
 
 
 def dpo_arguments(config: DpoStage, context: StageContext, model: Any, steps: int, *, evaluated: bool = False) -> Any:

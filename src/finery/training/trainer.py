@@ -217,8 +217,8 @@ class ReplayTrainer(Kept, SFTTrainer):  # type: ignore[misc]
                 parts = self._prepare_input(self.evaluation.pad(self.evaluation.own, rows))
                 sums = self._sums(self.model, parts)
                 total, right, count = total + float(sums.nll), right + sums.right, count + sums.count
-            for _ in range(spare):
-                self._sums(self.model, self._prepare_input(self.evaluation.nothing()["own"]))
+            for part in [self.evaluation.nothing()["own"]] * spare:
+                self._sums(self.model, self._prepare_input(part))
         if self.ranks.count > 1:
             sums_of_all = torch.tensor([total, right, count], dtype=torch.float64, device=self.args.device)
             total, right, count = self.ranks.total(sums_of_all).tolist()
