@@ -226,6 +226,8 @@ def method_in_words(
     if quantization:
         parts.append(f"its base in 4 bits: {quantization.in_words()}")
     parts.append(f"optimizer {stage.optim}")
+    if launch := getattr(stage, "launch", None):
+        parts.append(launch.in_words())
     return "; ".join(parts)
 
 

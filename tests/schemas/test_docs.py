@@ -15,7 +15,7 @@ from finery.schemas.base import module_name
 from finery.schemas.stage import KINDS
 
 ROOT = Path(__file__).parent.parent.parent
-SHARED = {"__init__", "base", "clean", "pipeline", "reference", "rewards", "stage", "training"}
+SHARED = {"__init__", "base", "clean", "launch", "pipeline", "reference", "rewards", "stage", "training"}
 
 
 @pytest.fixture(scope="module")

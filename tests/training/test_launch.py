@@ -174,7 +174,7 @@ def test_the_settings_are_stored_and_name_no_place(pair: Stage) -> None:
 
 @pytest.mark.slow
 def test_ranks_say_things_once(pair: Stage) -> None:
-    assert pair.log().count("data: columns that are not trained on") == 1
+    assert pair.log().count("\ndata: columns that are not trained on") == 1
     assert pair.log().count("step 3  loss") == 1
 
 
