@@ -87,6 +87,7 @@ def _run(config: DataStage, inputs: Mapping[str, Path], context: StageContext, w
         _check_damage(rejects, collector.read, config.max_reject_fraction)
         kept = collector.finish()
         if config.near_duplicates is not None:
+            context.progress(len(config.sources), total, "looking for near duplicates")
             kept.drop(_near(config, kept, work), rejects, NEAR_DUPLICATE, "nearly repeats")
     card = _card(collector, kept, rejects)
     for number, (name, rows) in enumerate(_split(config, kept).items(), len(config.sources) + 1):
