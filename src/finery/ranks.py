@@ -9,6 +9,7 @@ launcher's end by their parent's change; on Linux the warden of `finery.guard` f
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -115,7 +116,8 @@ def run_ranks(config: Any, launch: Launch, spec_path: Path, stop: StopSignal) ->
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         stop.requested = True
-        (place / _STOP).touch()
+        with contextlib.suppress(FileNotFoundError):  # the ranks have ended, and their folder is gone
+            (place / _STOP).touch()
 
     signal.signal(signal.SIGTERM, on_signal)
     os.environ.update(_environment(threads_of(config.resources.cpus, launch.processes)))
@@ -153,6 +155,7 @@ def _launch(settings: Path, spec_path: Path) -> dict[int, Any] | None:
     )
     # a stop is passed on by file and waits for a checkpoint; the agent would end the ranks at once
     arguments.signals_to_handle = "SIGHUP,SIGQUIT"
+    arguments.log_dir = str(spec_path.parent / FOLDER / "agent")  # else a folder under /tmp that nobody removes
     try:
         launch_command(arguments)
     except ChildFailedError as error:
@@ -178,7 +181,8 @@ def _first_error(place: Path, failures: dict[int, Any], processes: int) -> RankE
         for rank, failure in failures.items()
         if failure.exitcode < 0 and failure.exitcode != -signal.SIGTERM and not _said(place, rank)
     }
-    if killed:
+    # a library that loses its peers may abort, which is no reason either
+    if killed and not (told and set(killed.values()) == {signal.SIGABRT}):
         rank, number = min(killed.items())
         hint = "; the kernel does that when memory runs out" if number == signal.SIGKILL else ""
         return RankError(f"process {rank + 1} of {processes} was killed by {signal.Signals(number).name}{hint}")
