@@ -80,6 +80,22 @@ class GrpoStage(TrainingStage):
     """Leave completions that were cut out of the loss."""
     difficulty: Difficulty = Difficulty()
     """Which prompts are drawn."""
+    use_vllm: bool = False
+    """Draw completions with vLLM instead of the model's own generate. Needs a GPU, and vLLM in the stage's interpreter."""
+    vllm_mode: Literal["colocate"] = "colocate"
+    """Where vLLM runs: `colocate` is the training process and its GPU."""
+    vllm_gpu_memory_utilization: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    """The share of the GPU's memory that vLLM takes for its weights and cache; training has the rest."""
+    vllm_max_model_length: Annotated[int, Field(ge=2)] | None = None
+    """The tokens of prompt and completion that vLLM has room for; by default those of the longest prompt with max_completion_length."""
+    vllm_importance_sampling_correction: bool = True
+    """Weigh the loss by what training makes of a completion's probability over what vLLM made of it; the two round differently."""
+    vllm_importance_sampling_mode: Literal["sequence_mask", "sequence_truncate", "token_mask", "token_truncate"] = (
+        "sequence_mask"
+    )
+    """That ratio of a whole completion or of each token; where it passes its bound it is made 0 (mask) or the bound (truncate)."""
+    vllm_importance_sampling_clip_max: Annotated[float, Field(gt=0)] = 3.0
+    """The bound."""
 
     def outputs(self) -> dict[str, ArtifactKind]:
         return {"model": "model", "difficulty": "difficulty", "samples": "file"}
@@ -102,6 +118,35 @@ class GrpoStage(TrainingStage):
             raise refuse("must rise", field="difficulty.band")
         return self
 
+    @model_validator(mode="after")
+    def _check_vllm(self) -> GrpoStage:
+        if not self.use_vllm:
+            if given := sorted(name for name in self.model_fields_set if name.startswith("vllm_")):
+                raise refuse("is for use_vllm: true; completions are drawn by the model's own generate", field=given[0])
+            return self
+        if not self.resources.gpus:
+            raise refuse(
+                "vLLM needs a GPU (resources.gpus: 1); on a CPU leave it out: the model's own generate draws the "
+                "completions",
+                field="use_vllm",
+            )
+        if self.quantization:
+            raise refuse(
+                "not with use_vllm: TRL would round the adapter into the 4 bits on each step, for vLLM and for the "
+                "model that trains; leave quantization out, and an adapter that was trained in 4 bits goes on on the "
+                "same weights dequantized",
+                field="quantization",
+            )
+        cut = "top_p" if self.sampling.top_p < 1 else "top_k" if self.sampling.top_k else None
+        if cut and self.vllm_importance_sampling_correction:
+            raise refuse(
+                "vLLM's probabilities are then those of the tokens that are left, and the correction would take the "
+                "difference for an error; leave it out, or set vllm_importance_sampling_correction: false",
+                field=f"sampling.{cut}",
+            )
+        return self
+
     def packages_in_use(self) -> tuple[str, ...]:
         quantized = ("bitsandbytes",) if self.quantization else ()
-        return (*self.packages, *quantized, *reward_packages(self.rewards))
+        drawn = ("vllm",) if self.use_vllm else ()
+        return (*self.packages, *quantized, *drawn, *reward_packages(self.rewards))

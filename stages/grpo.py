@@ -77,13 +77,16 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
 def _policy(config: GrpoStage, folder: Path, context: StageContext) -> Any:
     """The policy in train mode, in 4 bits if it is to be."""
     from finery.training.arguments import check_machine, on_cpu
-    from finery.training.models import is_adapter, load_model
+    from finery.training.models import is_adapter, load_model, root_folder
+    from finery.training.rollouts import require_vllm, start_from
 
     on_cpu(config)
     check_machine(config)
     if config.quantization and not config.lora and not is_adapter(folder):
         raise InputError("quantization: weights in 4 bits are not trained; add lora")
-    return load_model(
+    if config.use_vllm:
+        require_vllm()
+    model = load_model(
         folder,
         dtype=config.dtype,
         bases=context.bases,
@@ -91,6 +94,9 @@ def _policy(config: GrpoStage, folder: Path, context: StageContext) -> Any:
         quantization=config.quantization,
         attention=config.attn_implementation,
     )
+    if config.use_vllm:
+        start_from(model, root_folder(folder, context.bases))
+    return model
 
 
 def _sits_on(config: GrpoStage, folder: Path, context: StageContext) -> dict[str, Any]:

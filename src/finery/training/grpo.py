@@ -28,6 +28,7 @@ from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.prompts import PromptPlan
 from finery.training.quantize import is_quantized, to_device, unseen_by_trl
 from finery.training.rendering import render_prompt
+from finery.training.rollouts import steer, vllm_arguments
 
 if TYPE_CHECKING:
     from finery.rewards.rewardset import RewardSet, Scores
@@ -80,6 +81,8 @@ class PlannedTrainer(Kept, GRPOTrainer):  # type: ignore[misc]
             train_dataset=Dataset.from_dict({"prompt": [self._rows[0]["prompt"]] * slots}),
             **kwargs,
         )
+        if args.use_vllm:
+            steer(self)
 
     def _tokenize_prompts(self, prompts: list[Any]) -> tuple[list[list[int]], None, dict[str, Any]]:
         """As gate, evaluate and sft render them."""
@@ -218,7 +221,7 @@ def train_grpo(
     """
     if config.lora is not None and hasattr(model, "peft_config"):
         raise InputError("lora: the policy is an adapter already, and grpo continues it; leave lora out")
-    _check_prompts(rows, tokenizer, model, config.sampling.max_completion_length)
+    lengths = _check_prompts(rows, tokenizer, model, config.sampling.max_completion_length)
     adapter = None
     if config.lora is not None and is_quantized(model):
         model = new_adapter(model, config.lora, seed=trainer_seed(context.seed))
@@ -234,7 +237,7 @@ def train_grpo(
             rows=rows,
             rewards=rewards,
             plan=plan,
-            args=grpo_arguments(config, context, model, rewards.weights),
+            args=grpo_arguments(config, context, model, rewards.weights, lengths),
             # TRL gives a tokenizer without a pad token one, which the output would then carry on
             processing_class=copy.deepcopy(tokenizer),
             peft_config=adapter,
@@ -253,8 +256,14 @@ def train_grpo(
     return GrpoRun(trainer.model, trainer.report.last, trainer.samples)
 
 
-def grpo_arguments(config: GrpoStage, context: StageContext, model: Any, weights: Sequence[float]) -> Any:
-    """TRL's config: one generation batch a step, every field of the schema, no default of TRL's that matters."""
+def grpo_arguments(
+    config: GrpoStage, context: StageContext, model: Any, weights: Sequence[float], lengths: Sequence[int] = ()
+) -> Any:
+    """TRL's config: one generation batch a step, every field of the schema, no default of TRL's that matters.
+
+    Args:
+        lengths: tokens of each prompt, for vLLM.
+    """
     return quietly(
         GRPOConfig,
         **trainer_arguments(config, context, model, max_steps=config.max_steps),
@@ -279,20 +288,23 @@ def grpo_arguments(config: GrpoStage, context: StageContext, model: Any, weights
         reward_weights=list(weights),
         disable_dropout=True,
         shuffle_dataset=False,
-        use_vllm=False,
         log_completions=False,
+        **vllm_arguments(config, lengths),
     )
 
 
 def _check_prompts(
     rows: Sequence[Mapping[str, Any]], tokenizer: PreTrainedTokenizerBase, model: Any, max_completion_length: int
-) -> None:
+) -> list[int]:
+    """The tokens of each prompt."""
     kinds = {isinstance(row["prompt"], str) for row in rows}
     if len(kinds) > 1:
         raise InputError("data: some prompts are text and some are messages; give them a stage each")
     positions = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    lengths = []
     for row in rows:
         length = len(render_prompt(tokenizer, row["prompt"]))
+        lengths.append(length)
         if length == 0:
             raise InputError(f"data: row {row['id']}: the prompt has no token")
         if positions is not None and length + max_completion_length > positions:
@@ -301,3 +313,4 @@ def _check_prompts(
                 f"{max_completion_length} it passes the model's {positions} positions; leave it out, or lower "
                 "max_completion_length"
             )
+    return lengths
