@@ -363,6 +363,24 @@ def test_explain_says_why(text: str, tests: Any, why: str) -> None:
         ("assert f(1) ==", "no Python at line 1"),
         ("f(1)", "no assert"),
         ("assert True", "names nothing"),
+        (["assert (f(2) == 4, 'message')"], "a tuple with items is always true"),
+        (["assert f(1) == 1", "assert (f(2) == 4, 'message')"], "line 2: `assert (f(2) == 4, 'message')` cannot fail"),
+        (["assert f(2) == 4 or True"], "cannot fail"),
+        (["assert True or f(2)"], "cannot fail"),
+        (["assert not (f(2) and False)"], "cannot fail"),
+        (["assert [f(2) == 4]"], "cannot fail"),
+        (["assert {'a': f(2)}"], "cannot fail"),
+        (["assert (lambda: f(2) == 4)"], "cannot fail"),
+        (["assert f'got {f(2)}'"], "cannot fail"),
+        (["assert (f(2), 1) if f(2) else 1"], "cannot fail"),
+        (["assert f(2) or 1 == 1"], "cannot fail"),
+        (["f(1)\nassert True"], "no assert that could fail"),
+        ("def test_f():\n    f(1)\n    assert 1\n", "no assert that could fail"),
+        ({"entry_point": "f", "test": "def check(c):\n    c(1)\n    assert True"}, "no assert that could fail"),
+        (
+            "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertTrue((f(2) == 4, 'm'))",
+            "cannot fail",
+        ),
         ([], "none of the forms"),
         ([1], "none of the forms"),
         (7, "none of the forms"),
@@ -393,8 +411,16 @@ def test_tests_that_cannot_judge_are_found_before(tests: Any, why: str) -> None:
 def test_tests_that_hand_over_what_cannot_cross_abstain(judge: Judge) -> None:
     score, why = judge("def f(x):\n    return 1\n", "class Node:\n    pass\nassert f(Node()) == 1")
     assert score is None and "Node" in why
-    score, why = judge("def f(x):\n    return 1\n", "assert True or f(1)")
-    assert score is None
+    score, why = judge("def f(x):\n    return 1\n", "import os\nassert os.sep or f(1)")
+    assert score is None and "ask the judged code nothing" in why
+
+
+def test_an_assert_that_holds_by_itself_may_stand_beside_others(judge: Judge) -> None:
+    tests = (
+        "assert f(1) == 1\nassert True, 'HumanEval has such'\nassert () == f(()) or not f(1)\nassert f(1) != 1 or f(2)"
+    )
+    assert judge("def f(x):\n    return x\n", tests) == (1.0, "passed")
+    assert judge("def f(x):\n    return 0\n", tests)[0] == 0.0
 
 
 def test_a_bare_except_in_the_tests_does_not_hide_the_end_of_the_code(judge: Judge) -> None:
@@ -420,3 +446,113 @@ def test_the_same_code_gives_the_same_result_each_time(judge: Judge) -> None:
     code = "import random\ndef f():\n    return random.random(), list({'a', 'b', 'c', 'd'})\n"
     whys = {judge(code, "assert f() == 0")[1] for _ in range(3)}
     assert len(whys) == 1
+
+
+_ALL = "all(v % 7 == 0 for v in r)"
+
+
+@pytest.mark.parametrize(
+    ("body", "test"),
+    [
+        ("class S(list):\n def __len__(s): return 3\n def __iter__(s): return iter([])", f"assert len(r) == 3 and {_ALL}"),
+        ("class S(list):\n def __getitem__(s, i): return 7\n def __len__(s): return 3", "assert r[0] == 7"),
+        ("class S(list):\n def __contains__(s, i): return True\n def count(s, i): return 1\n def index(s, i): return 0", "assert r.count(4) == 1 or r.index(4) == 0 or 4 in r"),
+        ("class S(list):\n def copy(s): return [4]\n def __copy__(s): return [4]\n def __reversed__(s): return iter([4])", "import copy\nassert list(reversed(r)) == [4] or r.copy() == [4] or copy.copy(r) == [4]"),
+        ("class S(dict):\n def items(s): return [('a', 1)]\n def get(s, k, d=None): return 1\n def __iter__(s): return iter('a')\n def keys(s): return ['a']", "assert r.get('a') == 1 or list(r) or list(r.items()) or dict(r)"),
+        ("class S(set):\n def issubset(s, o): return False\n def __sub__(s, o): return {1}\n def __len__(s): return 2", "assert len(r) == 2 or not r.issubset({4}) or r - {4}"),
+        ("class S(str):\n def startswith(s, *a): return True\n def lower(s): return 'four'\n def __contains__(s, o): return True\n def __str__(s): return 'four'\n __repr__ = __str__\n def __format__(s, f): return 'four'", "assert r.startswith('f') or 'our' in r or r.lower() or str(r) or f'{r}'"),
+        ("class S(int):\n def __int__(s): return 4\n __index__ = __float__ = __abs__ = __neg__ = __round__ = __int__\n def __bool__(s): return True\n def __sub__(s, o): return 0\n def __str__(s): return '4'\n @property\n def real(s): return 4", "assert r or int(r) == 4 or float(r) == 4 or abs(r) == 4 or -r == 4 or round(r) == 4 or r.real == 4 or str(r) == '4' or [0] * 4 == [0] * r or abs(r - solve(4)) == 4"),
+        ("class S(float):\n def __float__(s): return 4.0\n def is_integer(s): return False\n def __round__(s, n=None): return 4.0", "assert float(r) or round(r, 2) == 4 or not r.is_integer()"),
+        ("class S:\n def __len__(s): return 3\n def __iter__(s): return iter([])", f"assert len(r) == 3 and {_ALL}"),
+        ("class S:\n def __len__(s): return 3\n def __iter__(s): return iter([])", f"assert {_ALL} and len(r) == 3"),
+        ("class S:\n k = 0\n def __len__(s): return 2\n def __getitem__(s, i):\n  S.k += 1\n  return S.k", "assert len(r) == 2 and r[0] < r[0]"),
+        ("class S:\n k = 0\n def __iter__(s):\n  S.k += 1\n  return iter([S.k])\n def __len__(s):\n  return 1", "assert list(r) == [1] and list(r) == [2]"),
+        ("class S:\n k = 0\n def __len__(s):\n  S.k += 1\n  return S.k\n def __int__(s):\n  S.k += 1\n  return S.k\n __bool__ = lambda s: len(s) % 2 == 0", "assert len(r) != len(r) or int(r) != int(r) or bool(r) != bool(r)"),
+    ],
+)  # fmt: skip
+def test_an_object_does_not_change_what_it_holds_between_two_looks(judge: Judge, body: str, test: str) -> None:
+    code = f"{body}\nRETURNED = S()\ndef solve(n):\n    return RETURNED\n"
+    assert judge(code, [f"r = solve(3)\n{test}"])[0] == 0.0
+
+
+def test_an_object_of_a_subclass_is_used_as_the_plain_value(judge: Judge) -> None:
+    code = """
+import enum
+class L(list):
+    def total(self): return sum(self)
+class D(dict):
+    pass
+class Color(str, enum.Enum):
+    RED = 'red'
+def items(): return L([3, 1])
+def table(): return D(a=1)
+def color(): return Color.RED
+def grow(x): x.append(9); return None
+def small(): return L([1])
+def pair(): return [L([1]), L([2])]
+"""
+    tests = """
+r = items()
+assert len(r) == 2 and r[0] == 3 and r[-1] == 1 and r[:1] == [3] and sorted(r) == [1, 3] and r + [2] == [3, 1, 2] and r * 2 == [3, 1, 3, 1]
+r.append(5); r[0] = 4; del r[1]; r.sort(reverse=True)
+assert r == [5, 4] and r.total() == 9 and r.index(4) == 1 and r.pop() == 4 and list(r) == [5] and r.count(5) == 1
+grow(r)
+assert len(r) == 2 and r == [5, 9] and list(reversed(r)) == [9, 5]
+d = table()
+assert d['a'] == 1 and d.get('b') is None and sorted(d) == ['a'] and 'a' in d and list(d.items()) == [('a', 1)]
+d['b'] = 2; d.update(c=3)
+assert dict(d) == {'a': 1, 'b': 2, 'c': 3} and d.setdefault('z', 0) == 0 and len(d) == 4
+c = color()
+assert c == 'red' and c.upper() == 'RED' and c.name == 'RED' and 'ed' in c and f'{c}!' == 'red!' and len(c) == 3
+assert [list(x) for x in pair()] == [[1], [2]]
+"""
+    assert judge(code, tests) == (1.0, "passed")
+    assert judge(code, {"function": "small", "cases": [{"args": [], "output": [1]}]}) == (1.0, "passed")
+    assert judge(code, {"function": "pair", "cases": [{"args": [], "output": [[1], [2]]}]}) == (1.0, "passed")
+
+
+def test_an_object_that_the_tests_make_of_a_class_keeps_its_own_methods(judge: Judge) -> None:
+    code = """
+from collections import OrderedDict
+class LRUCache(OrderedDict):
+    def __init__(self, n): super().__init__(); self.n = n
+    def get(self, k):
+        if k not in self: return -1
+        self.move_to_end(k)
+        return self[k]
+    def put(self, k, v):
+        self[k] = v; self.move_to_end(k)
+        if len(self) > self.n: self.popitem(last=False)
+class Stack(list):
+    def pop(self): return list.pop(self) if self else None
+    def __len__(self): return list.__len__(self)
+    def __repr__(self): return 'Stack'
+class Bag:
+    def __init__(self): self.n = 0
+    def add(self): self.n += 1
+    def __len__(self): return self.n
+    def __iter__(self): return iter(range(self.n))
+def bag(): return Bag()
+"""
+    tests = """
+cache = LRUCache(2)
+cache.put(1, 1); cache.put(2, 2)
+assert cache.get(1) == 1
+cache.put(3, 3)
+assert cache.get(2) == -1 and len(cache) == 2 and 3 in cache
+s = Stack()
+assert s.pop() is None and repr(s) == 'Stack'
+s.append(1)
+assert len(s) == 1 and s.pop() == 1 and len(s) == 0
+for b in (Bag(), bag()):
+    assert len(b) == 0 and list(b) == []
+    b.add(); b.add()
+    assert len(b) == 2 and list(b) == [0, 1] and list(b) == [0, 1]
+"""
+    assert judge(code, tests) == (1.0, "passed")
+
+
+def test_an_object_given_as_json_result_is_what_it_holds(judge: Judge) -> None:
+    code = "class L(list):\n def __eq__(s, o): return True\ndef f(x):\n    return L()\n"
+    assert judge(code, {"function": "f", "cases": [{"args": [2], "output": [4]}]})[0] == 0.0
+    assert judge(code, {"function": "f", "cases": [{"args": [2], "output": []}]}) == (1.0, "passed")

@@ -28,7 +28,7 @@ _BASES: dict[type, Callable[[Any], Any]] = {
     bytes: lambda value: bytes.__getitem__(value, slice(None)),
     list: lambda value: list.__getitem__(value, slice(None)),
     tuple: lambda value: tuple.__getitem__(value, slice(None)),
-    dict: dict.copy,
+    dict: lambda value: dict(dict.items(value)),  # dict.copy asks a subclass's own __iter__
     set: lambda value: set().union(value),
     frozenset: lambda value: frozenset().union(value),
 }
@@ -37,9 +37,17 @@ _CHANGEABLE = (list, dict, set, bytearray, deque)
 _FAILURE = 1
 
 
+def _base(thing: Any) -> type:
+    return next(kind for kind in _BASES if issubclass(type(thing), kind))
+
+
 def _value(thing: Any) -> Any:
-    base = next(kind for kind in _BASES if isinstance(thing, kind))
-    return _BASES[base](thing)
+    return _BASES[_base(thing)](thing)
+
+
+def _of_base(thing: Any, name: str, arguments: list[Any], named: dict[str, Any]) -> Any:
+    """A method of the base class, whatever the subclass has of that name."""
+    return getattr(_base(thing), name)(thing, *arguments, **named)
 
 
 def _call(function: Any, arguments: list[Any], named: dict[str, Any]) -> Any:
@@ -51,6 +59,7 @@ invert abs index"""
 OPERATIONS: dict[str, Callable[..., Any]] = {
     "call": _call,
     "value": _value,
+    "base": _of_base,
     "getattr": getattr,
     "setattr": setattr,
     "delattr": delattr,
@@ -187,7 +196,7 @@ class Candidate:
         return self._handle(value)
 
     def _handle(self, value: Any) -> Any:
-        base = next((base.__name__ for base in _BASES if isinstance(value, base)), None)
+        base = next((base.__name__ for base in _BASES if issubclass(type(value), base)), None)
         return {"h": [self._place(value), type(value).__name__, base]}
 
     def _place(self, value: Any) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import Any
 
+from .handle import held
+
 
 def same(given: Any, due: Any, tolerance: float) -> bool:
     """Whether a result is the JSON value that was due.
@@ -17,6 +19,7 @@ def same(given: Any, due: Any, tolerance: float) -> bool:
         due: from JSON.
         tolerance: the most by which two floats may differ, relative to the larger of 1 and the size of the one due.
     """
+    given = held(given)
     if isinstance(due, bool) or due is None or isinstance(due, str):
         return type(given) is type(due) and bool(given == due)
     if isinstance(due, int | float):

@@ -11,7 +11,10 @@ from typing import Any
 
 from . import wire
 from .handle import Handle
+from .kept import KEPT, SHARED, own, share
 
+_CHANGES = frozenset(["call", "base", "setattr", "delattr", "setitem", "delitem"])
+_HANDS_OVER = _CHANGES | {"getattr"}
 _FUNCTIONS = {id(value): name for name, value in vars(builtins).items() if callable(value)}
 
 
@@ -62,6 +65,9 @@ class Link:
         """Requests made for values; tests that made none proved nothing."""
         self.fatal: BaseException | None = None
         """What ended the check, even if a bare `except:` of the tests swallowed it."""
+        self.changes = 0
+        """Requests that may change objects of the candidate's."""
+        self._state, self._handing = SHARED, False
         self.last = ""
         """The last call of a named function and what it gave, for a message."""
 
@@ -126,23 +132,30 @@ class Link:
             raise
 
     def _ask(self, operation: str, arguments: tuple[Any, ...]) -> Any:
+        self.changes += operation in _CHANGES
+        self._handing = operation in _HANDS_OVER
         try:
             data = [wire.encode(argument, self._foreign) for argument in arguments]
             self._pipe.send(["q", operation, data])
         except wire.TooMuch as error:
             raise Unsupported(f"an argument is too much: {error}") from None
+        name = self._names.get(arguments[0]._finery_place, "") if operation == "call" else ""
+        made = name.rpartition(".")[2][:1].isupper()  # a class, which the tests write with a capital
         given = [*arguments[1], *arguments[2].values()] if operation == "call" else []
         label = self._label(arguments) if operation == "call" else ""
         try:
             while True:
                 message = self._pipe.receive()
                 if not (isinstance(message, list) and message[:1] == ["c"]):
+                    self._state = KEPT if name and not made else SHARED
                     result = self._answer(message, given)
                     break
                 self._serve(message)
         except Exception as error:
             self.last = f"{label} raised {type(error).__name__}: {error}" if label else self.last
             raise
+        if made and isinstance(result, Handle):
+            own(result)
         self.last = f"{label} gave {describe(result)}" if label else self.last
         return result
 
@@ -179,11 +192,13 @@ class Link:
         if place not in self._handles:
             if not (isinstance(place, int) and isinstance(name, str) and base in _BASES):
                 raise ValueError("no handle")
-            self._handles[place] = Handle(self, place, name, base)
+            self._handles[place] = Handle(self, place, name, base, self._state)
         return self._handles[place]
 
     def _foreign(self, value: Any) -> Any:
         if isinstance(value, Handle):
+            if self._handing:
+                share(value)
             return {"h": value._finery_place}
         if isinstance(value, type) and value in self._places:
             return {"h": self._places[value]}
@@ -203,6 +218,7 @@ class Link:
         except (TypeError, ValueError, IndexError) as error:
             raise wire.Broken(f"what came is no message: {error}") from None
         try:
+            self._handing = True
             reply = ["r", wire.encode(function(*arguments, **keywords), self._foreign)]
         except (Exception, Unsupported) as error:
             name = type(error).__name__ if type(error).__name__ in vars(builtins) else "TypeError"

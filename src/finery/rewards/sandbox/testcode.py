@@ -141,12 +141,71 @@ class TestCode:
                 raise Unfit(f"calls {ast.unparse(node.func)}: what the judged code gives could run as the judge")
 
     def _refuse_what_proves_nothing(self) -> None:
-        for node in ast.walk(self.tree):
-            if isinstance(node, ast.Assert | ast.Raise):
-                return
-            if isinstance(node, ast.Attribute) and (node.attr.startswith(("assert", "fail")) or node.attr == "raises"):
-                return
-        raise Unfit("holds no assert, so that anything would pass")
+        proofs = [proof for node in ast.walk(self.tree) for proof in _proofs(node)]
+        for node, tested in proofs:
+            if tested is not None and not isinstance(tested, ast.Constant) and _always(tested):
+                why = "a tuple with items is always true" if isinstance(tested, ast.Tuple) else "it is always true"
+                raise Unfit(f"line {node.lineno}: `{ast.unparse(node)[:200]}` cannot fail: {why}")
+        if not proofs:
+            raise Unfit("holds no assert, so that anything would pass")
+        if all(tested is not None and _always(tested) for _, tested in proofs):
+            raise Unfit("holds no assert that could fail, so that anything would pass")
+
+
+def _proofs(node: ast.AST) -> Iterator[tuple[ast.stmt | ast.expr, ast.expr | None]]:
+    """What can fail a test, with the condition that is looked at if there is one."""
+    if isinstance(node, ast.Assert):
+        yield node, node.test
+    elif isinstance(node, ast.Raise):
+        yield node, None
+    elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        if name in ("assertTrue", "assert_") and node.args:
+            yield node, node.args[0]
+        elif name.startswith(("assert", "fail")) or name == "raises":
+            yield node, None
+    elif isinstance(node, ast.Attribute) and node.attr == "raises":
+        yield node, None
+
+
+def _always(node: ast.expr, truth: bool = True) -> bool:
+    """Whether an expression is true (or false) whatever the judged code does, as far as its form shows."""
+    match node:
+        case ast.Constant():
+            return bool(node.value) is truth
+        case ast.Tuple() | ast.List() | ast.Set():
+            return any(not isinstance(item, ast.Starred) for item in node.elts) if truth else not node.elts
+        case ast.Dict():
+            return any(key is not None for key in node.keys) if truth else not node.keys
+        case ast.Lambda():
+            return truth
+        case ast.JoinedStr():
+            return truth and any(isinstance(part, ast.Constant) and part.value for part in node.values)
+        case ast.UnaryOp(op=ast.Not()):
+            return _always(node.operand, not truth)
+        case ast.NamedExpr():
+            return _always(node.value, truth)
+        case ast.IfExp():
+            return _always(node.body, truth) and _always(node.orelse, truth)
+        case ast.BoolOp():
+            enough = any if isinstance(node.op, ast.Or) is truth else all
+            return enough(_always(value, truth) for value in node.values)
+        case ast.Compare():
+            return _constant_comparison(node) is truth
+    return False
+
+
+def _constant_comparison(node: ast.Compare) -> bool | None:
+    """What a comparison of literals gives, `1 == 1`; None for any other."""
+    if not all(isinstance(part, ast.Constant) for part in (node.left, *node.comparators)):
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        code = compile(ast.Expression(node), _OURS, "eval", dont_inherit=True)
+    try:
+        return bool(eval(code, {"__builtins__": {}}))  # literals and comparisons only
+    except TypeError:
+        return None
 
 
 def root(expression: str) -> str:
