@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import difflib
 import re
 from typing import Annotated, Literal
 
@@ -11,6 +13,37 @@ from finery.schemas.base import FilePath, Free, Model, ModelRef, Name, Stage, re
 from finery.schemas.clean import Step
 from finery.schemas.reference import DATASET, DIFFICULTY, ArtifactKind
 from finery.schemas.rewards import Reward, check_rewards, reward_packages
+
+_NO_FILES = ("idna", "punycode", "undefined", "unicode_escape", "raw_unicode_escape")
+"""Python's codecs of text that no file is written in."""
+_ENCODINGS = (
+    "utf-8",
+    "utf-16",
+    "gbk",
+    "latin-1",
+    "gb18030",
+    "big5",
+    "shift_jis",
+    "euc-jp",
+    "euc-kr",
+    "cp1252",
+    "cp1251",
+    "utf-16-le",
+    "utf-32",
+)
+"""Those that are named to a user."""
+MOST_MADE = 10_000_000
+"""Rows that a generator may be asked for: it holds them all."""
+
+
+def text_codec(encoding: str) -> str | None:
+    """The name of the codec that reads files in an encoding, or None where there is none."""
+    try:
+        codec = codecs.lookup(encoding)
+    except (LookupError, ValueError):  # a name that holds NUL, or half a surrogate pair
+        return None
+    name = codec.name.replace("-", "_")
+    return codec.name if getattr(codec, "_is_text_encoding", True) and name not in _NO_FILES else None
 
 
 class _Source(Model):
@@ -33,6 +66,14 @@ class FileSource(_Source):
     """Take a number in a text column as the text it was written as; without it such a row is rejected."""
     roles: dict[str, Literal["system", "user", "assistant", "tool"]] = {}
     """The file's own role words in conversations, beside the known ones: `{bing: assistant}`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> FileSource:
+        if text_codec(self.encoding) is None:
+            near = difflib.get_close_matches(self.encoding.lower(), _ENCODINGS, 1)
+            hint = f"did you mean {near[0]}?" if near else f"write for example {', '.join(_ENCODINGS[:4])}"
+            raise refuse("{encoding} is not an encoding of files; {hint}", field="encoding", encoding=repr(self.encoding), hint=hint)  # fmt: skip
+        return self
 
 
 class HubSource(_Source):
@@ -61,7 +102,7 @@ class ReasoningGymSource(_Source):
     """Verifiable tasks made by the package reasoning-gym."""
     task: str
     """The task's name, for example `chain_sum`."""
-    rows: Annotated[int, Field(ge=1)] = 500
+    rows: Annotated[int, Field(ge=1, le=MOST_MADE)] = 500
     """How many to make."""
     config: dict[str, Free] = {}
     """The task's own parameters."""
@@ -74,7 +115,7 @@ class ReasoningGymSource(_Source):
 class ChainsSource(_Source):
     kind: Literal["chains"]
     """Finery's own verifiable task: chains of additions and subtractions, worked step by step."""
-    rows: Annotated[int, Field(ge=1)] = 1000
+    rows: Annotated[int, Field(ge=1, le=MOST_MADE)] = 1000
     """How many to make."""
     levels: Annotated[list[Annotated[int, Field(ge=1, le=8)]], Field(min_length=1)] = [1, 2, 3, 4]
     """Numbers of operations, drawn equally often."""
@@ -89,7 +130,7 @@ class ChainsSource(_Source):
 class SkillsSource(_Source):
     kind: Literal["skills"]
     """Seven small general skills on numbers: add, sub, rev, srt, cpy, cmp, max."""
-    rows: Annotated[int, Field(ge=1)] = 1000
+    rows: Annotated[int, Field(ge=1, le=MOST_MADE)] = 1000
     """How many to make."""
     skills: Annotated[list[Literal["add", "sub", "rev", "srt", "cpy", "cmp", "max"]], Field(min_length=1)] = [
         "add", "sub", "rev", "srt", "cpy", "cmp", "max",

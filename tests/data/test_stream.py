@@ -69,7 +69,7 @@ def test_damage_has_the_offset_that_a_whole_file_gives(encoding: str) -> None:
 
 def test_what_is_no_encoding_of_text_is_refused() -> None:
     for name in ("nonsense", "base64", "rot13"):
-        with pytest.raises(InputError, match=rf"sources\.0\.encoding: {name} is not an encoding"):
+        with pytest.raises(InputError, match=rf"sources\.0\.encoding: '{name}' is not an encoding"):
             list(decoded([b"a"], name, "a.txt", "sources.0"))
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from finery.data.dataset import JSON_COLUMNS, Row
 from finery.data.readers import READERS, VERIFIED
-from finery.data.records import Reject, Written, found
+from finery.data.records import Foreign, Reject, Written, found
 from finery.data.turns import ROLES, read_turns
 from finery.errors import InputError
 
@@ -36,6 +36,9 @@ _ASIDE = ("id", "meta")
 """Columns of every format: `id` is made anew, `meta` is kept."""
 COT = "_cot"
 """The row's key of a chain of thought that `finery.data.reasoning.rewrite` has yet to take."""
+DEEPEST = 100
+"""Objects and lists in one another that a row may hold: what goes through it calls itself for each."""
+_AS_TEXT = " (numbers_as_text: true on the source takes it as written)"
 
 
 @dataclass
@@ -111,9 +114,11 @@ class Format:
         if content is None or isinstance(content, str):
             return content
         if self.numbers_as_text and isinstance(content, int | float) and not isinstance(content, bool):
-            return content.written if isinstance(content, Written) else str(content)
+            return content.written if isinstance(content, Written) else _digits(content, column)
+        if self.numbers_as_text and isinstance(content, Foreign) and content.written is not None:
+            return content.written
         number = isinstance(content, int | float) and not isinstance(content, bool)
-        remedy = " (numbers_as_text: true on the source takes it as written)" if number else ""
+        remedy = _AS_TEXT if number or _has_text(content) else ""
         raise Reject(column, "wrong_type", f"found {found(content)}; text is expected{remedy}")
 
     def turns(self, value: Mapping[str, Any], column: str, keys: tuple[str, str]) -> Any:
@@ -129,15 +134,15 @@ class Format:
                     raise Reject(column, "empty", "is empty")
                 row[COT if column == "cot" else column] = text
         elif (content := self.get(value, column)) is not None:
-            row[column] = plain(content, column)
+            row[column] = plain(content, column, as_text=self.numbers_as_text)
 
     def _meta(self, value: Mapping[str, Any]) -> dict[str, Any]:
         meta = self.get(value, "meta")
         if meta is not None and not isinstance(meta, dict):
             raise Reject("meta", "wrong_type", f"found {found(meta)}; an object is expected")
         named = {key: self.get(value, column) for key, column in self._metas}
-        kept: dict[str, Any] = plain({**(meta or {}), **{k: v for k, v in named.items() if v is not None}}, "meta")
-        return kept
+        given = {**(meta or {}), **{k: v for k, v in named.items() if v is not None}}
+        return {str(key): plain(v, f"meta.{key}", as_text=self.numbers_as_text) for key, v in given.items()}
 
 
 def recognise(asked: str, columns: Mapping[str, str], present: Iterable[str], where: str) -> str:
@@ -204,21 +209,44 @@ def _check_columns(asked: str, columns: Mapping[str, str], there: Mapping[str, N
             )
 
 
-def plain(value: Any, column: str) -> Any:
+def plain(value: Any, column: str, *, as_text: bool = False, depth: int = 1) -> Any:
     """A value as JSON can hold it, without the classes that reading gave it.
 
+    Args:
+        value: what was read.
+        column: its column, for the Reject.
+        as_text: take dates, timestamps and decimals as the text they are written as.
+        depth: how many objects and lists it stands in.
+
     Raises:
-        Reject: it holds something JSON has no form for.
+        Reject: it holds something JSON has no form for, or is nested more than DEEPEST deep.
     """
-    if isinstance(value, dict):
-        return {str(key): plain(item, column) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item, column) for item in value]
+    if isinstance(value, dict | list | tuple):
+        if depth > DEEPEST:
+            reason = f"is nested more than {DEEPEST} deep; flatten it, or write it as text"
+            raise Reject(column, "too_deep", reason)
+        if isinstance(value, dict):
+            return {str(key): plain(item, column, as_text=as_text, depth=depth + 1) for key, item in value.items()}
+        return [plain(item, column, as_text=as_text, depth=depth + 1) for item in value]
     if value is None or isinstance(value, str | bool | int):
         return value
     if isinstance(value, float) and value == value and abs(value) != float("inf"):
         return float(value)
-    raise Reject(column, "wrong_type", f"found {found(value)}, which JSON cannot hold")
+    if as_text and isinstance(value, Foreign) and value.written is not None:
+        return value.written
+    remedy = _AS_TEXT if _has_text(value) else ""
+    raise Reject(column, "wrong_type", f"found {found(value)}, which JSON cannot hold{remedy}")
+
+
+def _has_text(value: Any) -> bool:
+    return isinstance(value, Foreign) and value.written is not None
+
+
+def _digits(number: int | float, column: str) -> str:
+    try:
+        return str(number)
+    except ValueError:  # past the digits that Python writes
+        raise Reject(column, "wrong_type", "found a number of more than 4300 digits; write it as text") from None
 
 
 def check_text(value: Mapping[str, Any]) -> None:

@@ -11,10 +11,16 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from finery.data.facts import first_of
+from finery.errors import InputError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+MOST_REPEATS = 1000
+"""How often a source's rows may be repeated in a split, on average."""
+MOST_ROWS = 100_000_000
+"""Rows that repeats may bring a split to."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,9 @@ def mix(
         prompts: the two halves of every row's mark of its prompt, by row number, when one row is kept a prompt.
         tokens: every row's tokens, by row number, when weights are shares of tokens: they are then divided by the
             mean tokens of the source's rows in the split.
+
+    Raises:
+        InputError: the weights ask for a source to be repeated absurdly often.
     """
     import numpy as np
 
@@ -71,7 +80,10 @@ def mix(
         pools = _unique(pools, prompts)
     same_prompt = available - sum(map(len, pools))
     shares = None if weights is None else _shares(pools, weights, tokens)
-    counts = _counts([len(pool) for pool in pools], shares, cap, repeat=prompts is None)
+    sizes = [len(pool) for pool in pools]
+    counts = _counts(sizes, shares, cap, repeat=prompts is None)
+    if weights is not None:
+        _check_repeats(sizes, counts, weights, f"splits.{split}")
     picked = [np.resize(pool, count) for pool, count in zip(pools, counts, strict=True)]
     sources = np.repeat(np.arange(len(pools), dtype=np.int16), counts)
     order = shuffled(np.arange(len(sources)), rng)[:cap]
@@ -107,6 +119,24 @@ def _counts(sizes: Sequence[int], shares: Sequence[Fraction] | None, cap: int | 
     if cap is not None:
         total = min(total, Fraction(cap))
     return [round(share / whole * total) for share in shares]
+
+
+def _check_repeats(sizes: Sequence[int], counts: Sequence[int], weights: Sequence[float], where: str) -> None:
+    """Refuse what nobody means and no memory holds, before it is made."""
+    vast = sum(counts) > MOST_ROWS and sum(counts) > 2 * sum(sizes)
+    for index, (size, count) in enumerate(zip(sizes, counts, strict=True)):
+        if size and (count > MOST_REPEATS * size or (vast and count == max(counts))):
+            least = min(weights)
+            raise InputError(
+                f"{where}: the {size} rows of sources.{index} (weight {weights[index]:g}) would be repeated to "
+                f"{_many(count)}, {_many(count // size)} times each, since the least weight is {least:g} and no row is "
+                f"left out; at most {MOST_REPEATS} times and {MOST_ROWS:,} rows are made: give the split fewer `rows`, "
+                "or the sources weights nearer to one another"
+            )
+
+
+def _many(count: int) -> str:
+    return f"{count:,}" if count < 10**12 else "more than a million million"
 
 
 def _unique(

@@ -18,6 +18,21 @@ class Written(float):
         return number
 
 
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A value of a type that JSON has no form for, as Parquet holds them.
+
+    Attributes:
+        kind: the type in a word: `date`, `timestamp`, `decimal`.
+        written: its text, or None where it cannot be read.
+        fault: why not.
+    """
+
+    kind: str
+    written: str | None
+    fault: str = ""
+
+
 class Reject(Exception):
     """A row that cannot be used.
 
@@ -83,6 +98,12 @@ def found(value: Any) -> str:
     """How a message names a value of a wrong type: `number 4`, `null`, `list of 2`."""
     if value is None:
         return "null"
+    if isinstance(value, Foreign):
+        return (
+            f"{value.kind} {value.written}"
+            if value.written is not None
+            else f"{value.kind} that cannot be read ({value.fault})"
+        )
     if isinstance(value, bool):
         return f"{'true' if value else 'false'}"
     if isinstance(value, Written):

@@ -76,8 +76,17 @@ def _line(line: str, name: str, number: int) -> Record:
         reason = f"not JSON: {error.msg} at column {error.colno}"
         return Record(name, at, None, Reject("", "not_json", reason))
     except (ValueError, RecursionError) as error:
-        return Record(name, at, None, Reject("", "not_json", f"not JSON: {error}"))
+        return Record(name, at, None, Reject("", "not_json", f"not JSON: {_words(error)}"))
     return _record(value, name, number)
+
+
+def _words(error: Exception) -> str:
+    """What is wrong beside the grammar: Python's own words speak of its limits."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    if "integer string conversion" in str(error):
+        return "it holds a whole number of more than 4300 digits; write it as text, in quotes"
+    return str(error)
 
 
 def _record(value: Any, name: str, line: int) -> Record:
@@ -162,7 +171,7 @@ class _Window:
                     continue
                 raise InputError(f"{self.place(error.pos)}: not JSON: {error.msg}") from None
             except (ValueError, RecursionError) as error:
-                raise InputError(f"{self.name}:{line}: the row that begins here is not JSON: {error}") from None
+                raise InputError(f"{self.name}:{line}: the row that begins here is not JSON: {_words(error)}") from None
             if end == len(self.text) and self.text[end - 1] not in '"}]' and self.grow():
                 continue  # a number may go on
             self.at = end

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from finery.errors import InputError
+from finery.schemas.data import text_codec
 
 PIECE = 1 << 19
 """Bytes read at a time."""
@@ -98,6 +99,11 @@ def decoded(stream: Iterable[bytes], encoding: str, name: str, where: str) -> It
                 f"{name}: byte offset {offset} (0x{error.object[error.start]:02x}) is not {encoding}; "
                 f"say what the file is encoded in with `encoding:` in {where}, for example `encoding: gbk`"
             ) from None
+        except UnicodeError as error:  # utf-16 and utf-32 without the mark that says which of two they are
+            raise InputError(
+                f"{name}: is not {encoding}: {error}; say what the file is encoded in with `encoding:` in {where}, "
+                "for example `encoding: utf-16-le`"
+            ) from None
         fed += len(piece)
         if text:
             yield text if begun else text.removeprefix(_MARK)
@@ -110,14 +116,11 @@ def codec_of(encoding: str, where: str) -> str:
     Raises:
         InputError: there is no such encoding of text.
     """
-    try:
-        codec = codecs.lookup(encoding)
-    except LookupError:
-        codec = None
-    if codec is None or not getattr(codec, "_is_text_encoding", True):
-        raise InputError(f"{where}.encoding: {encoding} is not an encoding; write for example utf-8, gbk")
+    name = text_codec(encoding)
+    if name is None:
+        raise InputError(f"{where}.encoding: {encoding!r} is not an encoding of files; write for example utf-8, gbk")
     # utf-8-sig would give offsets that do not count the mark
-    return "utf-8" if codec.name == "utf-8-sig" else codec.name
+    return "utf-8" if name == "utf-8-sig" else name
 
 
 def _marked(stream: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:

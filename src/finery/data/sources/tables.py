@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from finery.data.records import Record, Reject
+from finery.data.sources.cells import values
 from finery.data.sources.streams import ended_lines
 from finery.errors import InputError
 
@@ -27,8 +28,7 @@ def csv_records(text: Iterable[str], name: str, delimiter: str) -> Iterator[Reco
         header = next(reader, None)
         if header is None:
             raise InputError(f"{name}: is empty; a header of column names is expected on line 1")
-        if bad := [column for i, column in enumerate(header) if not column.strip() or column in header[:i]]:
-            raise InputError(f"{name}:1: column {bad[0]!r} stands twice or has no name; name each column once")
+        _check_names(header, f"{name}:1")
         line = reader.line_num + 1
         for cells in reader:
             if cells:
@@ -48,20 +48,40 @@ def _row(header: list[str], cells: list[str], name: str, line: int) -> Record:
 
 
 def parquet_records(path: Path, name: str) -> Iterator[Record]:
-    """One record a row.
+    """One record a row. A value that cannot be read is a `Foreign`: it matters only where its column is used.
 
     Raises:
-        InputError: the file is not Parquet.
+        InputError: the file is not Parquet, part of it cannot be read, or two columns have one name.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     number = 0
+    errors = (pa.ArrowException, OSError, ValueError, OverflowError, KeyError, NotImplementedError)
     try:
         with pq.ParquetFile(path, pre_buffer=False) as file:
+            names = file.schema_arrow.names
+            _check_names(names, name)
             for batch in file.iter_batches(PARQUET_ROWS):
-                for row in batch.to_pylist():
+                for cells in zip(*map(values, batch.columns), strict=True):
                     number += 1
-                    yield Record(name, ("row", number), row)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{name}: cannot be read as Parquet: {error}") from error
+                    yield Record(name, ("row", number), dict(zip(names, cells, strict=True)))
+    except UnicodeError as error:
+        raise InputError(f"{name}: cannot be read as Parquet: a column's name is not UTF-8") from error
+    except errors as error:
+        after = f" after row {number}" if number else ""
+        raise InputError(f"{name}: cannot be read as Parquet{after}: {_words(error)}") from error
+
+
+def _words(error: BaseException) -> str:
+    """Arrow's message without what it adds on lines of its own."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+def _check_names(names: Sequence[str], where: str) -> None:
+    """Refuse columns without a name and two of one name: a row could hold but one of them."""
+    seen: set[str] = set()
+    for column in names:
+        if not column.strip() or column in seen:
+            raise InputError(f"{where}: column {column!r} stands twice or has no name; name each column once")
+        seen.add(column)

@@ -1,0 +1,188 @@
+"""Files and configs as bad as they come: each is told in words, by its place, and nothing hangs."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pydantic import ValidationError
+
+from finery.errors import InputError
+from finery.schemas.data import DataStage
+
+
+def source(path: str, **more: Any) -> dict[str, Any]:
+    return {"sources": [{"kind": "file", "path": path, **more}], "max_reject_fraction": 1.0}
+
+
+def parquet(folder: Path, **columns: Any) -> dict[str, Any]:
+    """A source of a Parquet file with two rows, and these columns beside prompt and completion."""
+    pq.write_table(pa.table({"prompt": ["p0", "p1"], "completion": ["c0", "c1"], **columns}), folder / "a.parquet")
+    return source("./a.parquet")
+
+
+def refused(config: dict[str, Any]) -> str:
+    with pytest.raises(ValidationError) as error:
+        DataStage.model_validate({"kind": "data", **config})
+    return str(error.value)
+
+
+@pytest.mark.parametrize("depth", [101, 900, 5000, 200_000])
+def test_a_row_that_is_nested_too_deep_is_rejected(
+    make: Callable[..., Any], write: Callable[..., Path], depth: int
+) -> None:
+    deep = f'{{"prompt": "p", "completion": "c", "meta": {{"a": {"[" * depth}{"]" * depth}}}}}\n'
+    write("a.jsonl", deep + '{"prompt": "q", "completion": "d", "meta": {"a": ' + "[" * 90 + "]" * 90 + "}}\n")
+    made = make(source("./a.jsonl"))
+    assert [row["prompt"] for row in made.rows("train")] == ["q"]
+    (reject,) = made.rejects
+    assert reject["line"] == 1
+    assert "nested" in reject["reason"]
+    assert "recursion" not in reject["reason"]
+
+
+def _bad_text() -> pa.Array:
+    return pa.StringArray.from_buffers(2, pa.py_buffer(b"\0\0\0\0\2\0\0\0\4\0\0\0"), pa.py_buffer(b"\xff\xfeok"))
+
+
+BAD = {
+    "text": (_bad_text(), "text that cannot be read (it is not UTF-8)"),
+    "date": (pa.array([4000000, 1], pa.int32()).cast(pa.date32()), None),
+    "timestamp": (pa.array([2**61, 1], pa.timestamp("us")), "timestamp that cannot be read (value out of range"),
+    "zone": (pa.array([1, 1], pa.timestamp("us", tz="Nowhere/Bad")), "Nowhere/Bad"),
+    "duration": (pa.array([2**62, 1], pa.duration("us")), "duration that cannot be read"),
+    "struct": (pa.array([{"d": 2**61}, {"d": 1}], pa.struct([("d", pa.timestamp("us"))])), "timestamp that cannot"),
+    "list": (pa.array([[2**61], None], pa.list_(pa.timestamp("us"))), "timestamp that cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_value_that_cannot_be_read_matters_only_where_its_column_is_used(
+    make: Callable[..., Any], tmp_path: Path, name: str
+) -> None:
+    values, reason = BAD[name]
+    config = parquet(tmp_path, d=values)
+    assert len(make(config).rows("train")) == 2
+    config["sources"][0] |= {"columns": {"meta.when": "d"}}
+    if reason is None:
+        config["sources"][0] |= {"numbers_as_text": True}
+        assert {row["meta"]["when"] for row in make(config).rows("train")} == {"12921-08-18", "1970-01-02"}
+    elif name in ("text", "list"):
+        made = make(config)
+        assert len(made.rows("train")) == 1
+        assert [(r["row"], r["field"], reason in r["reason"]) for r in made.rejects] == [(1, "meta.when", True)]
+    else:
+        with pytest.raises(InputError, match=r"a\.parquet row 1: meta\.when: found"):
+            make(config)
+
+
+def test_text_that_is_not_utf8_rejects_its_row_and_no_other(make: Callable[..., Any], tmp_path: Path) -> None:
+    pq.write_table(pa.table({"prompt": _bad_text(), "completion": ["x", "y"]}), tmp_path / "a.parquet")
+    made = make(source("./a.parquet"))
+    assert [row["prompt"] for row in made.rows("train")] == ["ok"]
+    assert made.rejects[0]["field"] == "prompt"
+
+
+def test_two_parquet_columns_of_one_name_are_refused(make: Callable[..., Any], tmp_path: Path) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array(["b"]), pa.array(["c"])], ["prompt", "completion", "prompt"]
+    )
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pytest.raises(InputError, match=r"a\.parquet: column 'prompt' stands twice"):
+        make(source("./a.parquet"))
+
+
+def test_what_parquet_holds_beside_text_and_numbers_is_taken_as_written(
+    make: Callable[..., Any], tmp_path: Path
+) -> None:
+    moment = datetime.datetime(2024, 1, 2, 3, 4, 5, 250000)
+    columns = {
+        "date": pa.array([datetime.date(2024, 1, 2)]),
+        "timestamp": pa.array([moment], pa.timestamp("us")),
+        "nanos": pa.array([1234567890123456789], pa.timestamp("ns")),
+        "zoned": pa.array([0], pa.timestamp("s", tz="Europe/Berlin")),
+        "decimal": pa.array([Decimal("1.50")]),
+        "float32": pa.array([0.1], pa.float32()),
+    }
+    texts = {
+        "date": "2024-01-02",
+        "timestamp": "2024-01-02T03:04:05.25",
+        "nanos": "2009-02-13T23:31:30.123456789",
+        "zoned": "1970-01-01T01:00:00+01:00",
+        "decimal": "1.50",
+        "float32": "0.1",
+    }
+    pq.write_table(pa.table({"prompt": ["p"], **columns}), tmp_path / "a.parquet")
+    for name, text in texts.items():
+        config = source("./a.parquet", columns={"completion": name, "meta.it": name})
+        with pytest.raises(InputError, match="numbers_as_text: true on the source takes it as written"):
+            make(config)
+        config["sources"][0]["numbers_as_text"] = True
+        (row,) = make(config).rows("train")
+        assert row["completion"] == text
+        assert row["meta"]["it"] == (0.1 if name == "float32" else text)
+    with pytest.raises(InputError, match=r"meta\.it: found date 2024-01-02.*numbers_as_text: true"):
+        make(_with_completion(tmp_path))
+
+
+def _with_completion(folder: Path) -> dict[str, Any]:
+    pq.write_table(
+        pa.table({"prompt": ["p"], "completion": ["c"], "d": pa.array([datetime.date(2024, 1, 2)])}),
+        folder / "b.parquet",
+    )
+    return source("./b.parquet", columns={"meta.it": "d"})
+
+
+@pytest.mark.parametrize(
+    "name", ["undefined", "idna", "punycode", "unicode_escape", "rot13", "base64", "a\0b", "", "ut-8"]
+)
+def test_an_encoding_that_is_none_is_refused_by_name(name: str) -> None:
+    message = refused(source("./a.jsonl", encoding=name))
+    assert f"{name!r} is not an encoding of files" in message
+    assert ("did you mean utf-8?" in message) == (name == "ut-8")
+
+
+def test_utf16_without_its_mark_is_told_in_words(make: Callable[..., Any], tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"prompt": "p", "completion": "c"}\n')
+    with pytest.raises(InputError, match=r"a\.jsonl: is not utf-16: .*utf-16-le"):
+        make(source("./a.jsonl", encoding="utf-16"))
+
+
+@pytest.mark.parametrize("least", [1e-9, 5e-324])
+@pytest.mark.parametrize("rows", [None, 10**9, 10**30])
+def test_weights_that_repeat_a_source_absurdly_are_refused(
+    make: Callable[..., Any], least: float, rows: int | None
+) -> None:
+    sources = [{"kind": "skills", "rows": 50, "weight": 1}, {"kind": "chains", "rows": 30, "weight": least}]
+    split = {"fraction": 1.0} | ({"rows": rows} if rows else {})
+    with pytest.raises(InputError, match=r"splits\.train: the \d+ rows of sources\.0 \(weight 1\) would be repeated"):
+        make({"sources": sources, "splits": {"train": split}})
+
+
+def test_a_cap_beyond_all_rows_costs_nothing(make: Callable[..., Any]) -> None:
+    made = make({"sources": [{"kind": "skills", "rows": 20}], "splits": {"train": {"fraction": 1.0, "rows": 10**30}}})
+    assert len(made.rows("train")) <= 20
+    assert "less than or equal to 10000000" in refused({"sources": [{"kind": "skills", "rows": 10**12}]})
+
+
+def test_a_number_of_thousands_of_digits_is_a_plain_reason(
+    make: Callable[..., Any], write: Callable[..., Path]
+) -> None:
+    write("a.jsonl", '{"prompt": "p", "completion": "c"}\n{"prompt": "q", "completion": ' + "9" * 5000 + "}\n")
+    (reject,) = make(source("./a.jsonl")).rejects
+    assert reject["reason"] == "not JSON: it holds a whole number of more than 4300 digits; write it as text, in quotes"
+
+
+def test_a_header_of_many_columns_is_read_at_once(make: Callable[..., Any], write: Callable[..., Path]) -> None:
+    names = ["prompt", "completion", *(f"c{i}" for i in range(100_000))]
+    write("a.csv", ",".join(names) + "\n" + ",".join(["x"] * len(names)) + "\n")
+    assert len(make(source("./a.csv")).rows("train")) == 1
+    write("a.csv", ",".join([*names, "c7"]) + "\n")
+    with pytest.raises(InputError, match=r"a\.csv:1: column 'c7' stands twice"):
+        make(source("./a.csv"))
