@@ -113,8 +113,8 @@ stages:
         "8:41 stages.e.tokenizer.kind: unknown kind wrds; did you mean words?",
         f"9:6 stages.f: is empty; it must be a map whose kind is one of {kinds}",
         "10:30 stages.g.command: must not be empty; it must be text",
-        "10:45 stages.g.makes.x: must be one of model, dataset, verdict, difficulty, evaluation, decision, file, "
-        "not modl; did you mean model?",
+        "10:45 stages.g.makes.x: must be one of model, dataset, verdict, difficulty, evaluation, decision, fisher, "
+        "file, not modl; did you mean model?",
         "10:58 stages.g.env.A-B: does not match ^[A-Za-z_][A-Za-z0-9_]*$",
         "10:90 stages.g.inputs.a: must be a reference, not 3",
     ]
