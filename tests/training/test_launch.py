@@ -63,7 +63,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     write_dataset(chain_rows(9, seed=2), folder / "replay")
     pairs = [
         {"id": row_of(row), "prompt": row["prompt"], "chosen": row["completion"], "rejected": row["completion"][::-1]}
-        for row in skill_rows(17, seed=4)
+        for row in skill_rows(40, seed=4)
         if row["completion"] != row["completion"][::-1]
     ]
     write_dataset(pairs, folder / "pairs")
@@ -283,7 +283,7 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_others(tmp_path: Path, inpu
 def test_dpo_in_two_processes(tmp_path: Path, inputs: dict[str, Path]) -> None:
     one = Stage(tmp_path / "one", inputs, **DPO | {"gradient_accumulation_steps": 2}).run()
     two = Stage(tmp_path / "two", inputs, **DPO, launch=TWO).run()
-    assert 0 < far(one, two) < SGD
+    assert far(one, two) < SGD
     for name in ("loss", "rewards/margins", "rewards/accuracies"):
         assert two.logged(name)[4] == pytest.approx(one.logged(name)[4], rel=1e-4), name
 
