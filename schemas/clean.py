@@ -51,6 +51,10 @@ class LengthStep(Model):
     def _check(self) -> LengthStep:
         if not self.model_fields_set & {"max_tokens", "min_tokens", "max_characters", "min_characters"}:
             raise refuse("needs a limit: max_tokens, min_tokens, max_characters or min_characters")
+        for unit in ("tokens", "characters"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if least is not None and most is not None and least > most:
+                raise refuse("{least} is above max_{unit} ({most}); no row can be both", field=f"min_{unit}", least=least, most=most, unit=unit)  # fmt: skip
         return self
 
 
@@ -69,7 +73,7 @@ class RefusalStep(Model):
     kind: Literal["refusal"]
     """Drops rows whose completion (or one turn of the assistant's) begins by refusing to answer, or by speaking of itself as a language model."""
     patterns: list[str] = []
-    """Regular expressions beside the shipped ones (English and Chinese), searched without regard to case in the first 200 characters of the completion."""
+    """Regular expressions beside the shipped ones (English and Chinese), searched without regard to case in the first 200 characters of the completion. One with a repeat within a repeat is searched in a guarded process, slower; if it takes longer than 5 s on a text the stage fails and names both."""
     shipped: bool = True
     """Use the shipped patterns."""
 
@@ -80,7 +84,7 @@ class RefusalStep(Model):
         for index, pattern in enumerate(self.patterns):
             try:
                 re.compile(pattern)
-            except re.error as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise refuse("is no regular expression: {error}", field=f"patterns.{index}", error=str(error)) from None
         return self
 

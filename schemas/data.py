@@ -111,6 +111,16 @@ class ReasoningGymSource(_Source):
     completion: str = "{answer}"
     """The completion to learn from, `{answer}` standing for the answer; a task without one answer has no completion."""
 
+    @model_validator(mode="after")
+    def _check(self) -> ReasoningGymSource:
+        if "{answer}" not in self.completion:
+            raise refuse("must hold {answer}, or every row would teach the same", field="completion", answer="{answer}")
+        for key in ("seed", "size"):
+            if key in self.config:
+                instead = "the source's `rows` says how many" if key == "size" else "it comes from the stage's seed"
+                raise refuse("{key} is not given here: {instead}", field="config", key=key, instead=instead)
+        return self
+
 
 class ChainsSource(_Source):
     kind: Literal["chains"]
@@ -295,6 +305,8 @@ class DataStage(Stage):
 
     @model_validator(mode="after")
     def _check(self) -> DataStage:
+        if not re.fullmatch(r"prompt|answer|meta\..+", self.group_by):
+            raise refuse("must be prompt, answer or meta.NAME; found {found}", field="group_by", found=repr(self.group_by))  # fmt: skip
         total = sum(split.fraction if isinstance(split, Split) else split for split in self.splits.values())
         if total > 1 + 1e-9:
             raise refuse(

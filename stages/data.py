@@ -27,6 +27,8 @@ from finery.data.rejects import DUPLICATE, NEAR_DUPLICATE, UNSOLVED, Rejects
 from finery.data.splits import make_split, split_of
 from finery.errors import InputError, StageError
 from finery.rewards import RewardSet, build
+from finery.rewards.patterns import PROCESS
+from finery.rewards.worker import TooLong, VerifierError
 from finery.schemas.data import DataStage
 from finery.stats.difficulty import read_difficulty
 
@@ -110,7 +112,7 @@ def _steps(config: DataStage, inputs: Mapping[str, Path]) -> Steps:
         from finery.training.tokens import RowTokens
 
         counter = RowTokens(inputs["tokenizer"])
-    clean = list(steps(config.clean, counter))
+    clean = list(steps(config.clean, counter, _search))
     if config.decontaminate is not None:
         sets = {
             reference: iter_dataset(inputs[f"decontaminate.against.{index}"])
@@ -127,6 +129,18 @@ def _steps(config: DataStage, inputs: Mapping[str, Path]) -> Steps:
         tokens=counter.count_many if counter else None,
         difficulty=hard,
     )
+
+
+def _search(pattern: str, text: str) -> str | None:
+    """The first match of a user's pattern, in a process that is killed when it backtracks for ever."""
+    try:
+        found: str | None = PROCESS.ask("search", pattern=pattern, text=text)
+    except (TooLong, VerifierError):
+        raise InputError(
+            f"clean: the pattern {pattern!r} takes longer than {PROCESS.deadline:g} s on {text[:60]!r}; "
+            "write it without a repeat within a repeat, or choices that begin alike within one"
+        ) from None
+    return found
 
 
 def _judge(rewards: RewardSet, config: DataStage) -> Callable[[Sequence[Row]], list[Reject | None]]:

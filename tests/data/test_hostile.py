@@ -13,7 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
+from finery.data.clean.backtracking import is_quick
 from finery.errors import InputError
+from finery.rewards.patterns import PROCESS
 from finery.schemas.data import DataStage
 
 
@@ -186,3 +188,57 @@ def test_a_header_of_many_columns_is_read_at_once(make: Callable[..., Any], writ
     write("a.csv", ",".join([*names, "c7"]) + "\n")
     with pytest.raises(InputError, match=r"a\.csv:1: column 'c7' stands twice"):
         make(source("./a.csv"))
+
+
+SPOKEN = [{"prompt": f"p{i}", "completion": text} for i, text in enumerate(["Oh no no no, sorry", "d" * 40, "Fine."])]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "quick"),
+    [
+        ("^oh (?:no ?)+, sorry", False),
+        ("oh .*sorry", True),
+        ("sorry|i (?:can't|cannot) help", True),
+        ("(?i)(?:very ){1,3}sorry", True),
+        (r"a.*b.*c.*d", False),
+        ("(d|d)*X", False),
+        ("a?" * 40 + "a" * 40, False),
+        (r"(?:a{1,9}){1,9}", False),
+        (r"(a)?(?(1)b|c)", True),
+    ],
+)
+def test_which_patterns_need_a_guard(pattern: str, quick: bool) -> None:
+    assert is_quick(pattern, 200) == quick
+
+
+@pytest.mark.parametrize("pattern", ["oh (?:no ?)+, SORRY", "oh .*sorry"])
+def test_a_pattern_finds_the_same_with_and_without_a_guard(
+    make: Callable[..., Any], write: Callable[..., Path], pattern: str
+) -> None:
+    write("a.jsonl", SPOKEN)
+    made = make(source("./a.jsonl") | {"clean": [{"kind": "refusal", "shipped": False, "patterns": [pattern]}]})
+    assert [(r["line"], r["code"]) for r in made.rejects] == [(1, "refusal")]
+    assert "Oh no no no, sorry" in made.rejects[0]["reason"]
+
+
+def test_a_pattern_that_backtracks_for_ever_is_stopped_and_named(
+    make: Callable[..., Any], write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PROCESS, "deadline", 0.5)
+    write("a.jsonl", SPOKEN)
+    with pytest.raises(InputError, match=r"clean: the pattern '\(d\|d\)\*X' takes longer than 0\.5 s on 'ddd"):
+        make(source("./a.jsonl") | {"clean": [{"kind": "refusal", "patterns": ["(d|d)*X"]}]})
+
+
+def test_what_contradicts_itself_is_refused_before_anything_runs() -> None:
+    a = {"sources": [{"kind": "skills"}]}
+    step = {"kind": "length", "min_characters": 9, "max_characters": 5}
+    assert "9 is above max_characters (5)" in refused(a | {"clean": [step]})
+    too_many = {"kind": "refusal", "patterns": ["a{99999999999999999999}"]}
+    assert "is no regular expression" in refused(a | {"clean": [too_many]})
+    assert "must be prompt, answer or meta.NAME; found 'promt'" in refused(a | {"group_by": "promt"})
+    gym = {"kind": "reasoning_gym", "task": "chain_sum"}
+    assert "must hold {answer}" in refused({"sources": [gym | {"completion": "no placeholder"}]})
+    assert "seed is not given here: it comes from the stage's seed" in refused(
+        {"sources": [gym | {"config": {"seed": 3}}]}
+    )

@@ -3,6 +3,7 @@
 fits(pattern, text) -> bool                     does the whole text match?
 last(pattern, text, group) -> str | bool | None what the group of the last match holds; True without a group
 steps(pattern, text) -> [[left, right], ...]    the groups of all matches
+search(pattern, text) -> str | None             the first match, without regard to case
 schema(schema, text) -> str | True              why a JSON text does not fit a JSON Schema, or True
 """
 
@@ -17,6 +18,8 @@ from typing import Any
 MOST_STEPS = 1000
 
 _compiled = functools.lru_cache(maxsize=64)(functools.partial(re.compile, flags=re.DOTALL))
+
+_caseless = functools.lru_cache(maxsize=64)(functools.partial(re.compile, flags=re.IGNORECASE))
 
 
 class BrokenSchema(Exception):
@@ -49,6 +52,11 @@ def steps(pattern: str, text: str) -> list[list[str]]:
     return found
 
 
+def search(pattern: str, text: str) -> str | None:
+    match = _caseless(pattern).search(text)
+    return match.group() if match else None
+
+
 @functools.lru_cache(maxsize=16)
 def _validator(schema: str) -> Any:
     from jsonschema import Draft202012Validator
@@ -68,7 +76,13 @@ def schema(schema: str, text: str) -> str | bool:
     return f"{error.json_path}: {error.message}"[:200] if error is not None else True
 
 
-OPERATIONS: dict[str, Callable[..., Any]] = {"fits": fits, "last": last, "steps": steps, "schema": schema}
+OPERATIONS: dict[str, Callable[..., Any]] = {
+    "fits": fits,
+    "last": last,
+    "steps": steps,
+    "search": search,
+    "schema": schema,
+}
 
 
 def prepare(op: str) -> None:

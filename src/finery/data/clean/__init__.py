@@ -9,7 +9,7 @@ from finery.data.clean.characters import Characters
 from finery.data.clean.contamination import contamination
 from finery.data.clean.length import Length
 from finery.data.clean.near import NearDuplicates
-from finery.data.clean.refusal import Refusal
+from finery.data.clean.refusal import Refusal, Search
 from finery.data.clean.repetition import Repetition
 from finery.data.clean.script import Script
 from finery.data.clean.texts import CleanStep
@@ -30,24 +30,26 @@ from finery.schemas.clean import (
 __all__ = ["CleanStep", "NearDuplicates", "contamination", "steps"]
 
 
-def steps(config: Sequence[Step], tokens: Tokens | None = None) -> list[CleanStep]:
+def steps(config: Sequence[Step], tokens: Tokens | None = None, search: Search | None = None) -> list[CleanStep]:
     """The steps of `clean`, in order, ready to be called row by row.
 
     Args:
         tokens: counts the tokens of a row, for limits of length.
+        search: looks for patterns that may backtrack for ever.
 
     Raises:
-        InputError: a limit in tokens without `tokens`.
+        InputError: a limit in tokens without `tokens`, or such a pattern without `search`.
     """
     seen: Counter[str] = Counter()
     made = []
     for step in config:
         seen[step.kind] += 1
-        made.append(_step(step, step.kind if seen[step.kind] == 1 else f"{step.kind}_{seen[step.kind]}", tokens))
+        name = step.kind if seen[step.kind] == 1 else f"{step.kind}_{seen[step.kind]}"
+        made.append(_step(step, name, tokens, search))
     return made
 
 
-def _step(step: Step, name: str, tokens: Tokens | None) -> CleanStep:
+def _step(step: Step, name: str, tokens: Tokens | None, search: Search | None) -> CleanStep:
     match step:
         case UnicodeStep():
             return Unicode(name, step)
@@ -60,6 +62,6 @@ def _step(step: Step, name: str, tokens: Tokens | None) -> CleanStep:
         case RepetitionStep():
             return Repetition(name, step)
         case RefusalStep():
-            return Refusal(name, step)
+            return Refusal(name, step, search)
         case ScriptStep():
             return Script(name, step)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
+from finery.data.clean.backtracking import is_quick
 from finery.data.clean.texts import spoken
 from finery.data.dataset import Row
 from finery.data.records import Reject
+from finery.errors import InputError
 from finery.schemas.clean import RefusalStep
 
 BEGINNING = 200
@@ -102,19 +105,29 @@ CHINESE = (
 _LEAD = re.compile(r"[\s\"'“”‘’「『*_>#-]+")
 
 
-class Refusal:
-    """Drops a row whose completion, or one turn of the assistant's, begins with a refusal."""
+Search = Callable[[str, str], str | None]
+"""(pattern, text) -> the first match without regard to case; raises InputError when it takes too long."""
 
-    def __init__(self, name: str, config: RefusalStep) -> None:
+
+class Refusal:
+    """Drops a row whose completion, or one turn of the assistant's, begins with a refusal.
+
+    Args:
+        name: the step's.
+        config: its config.
+        search: looks for those of the user's patterns that may backtrack for ever; others are looked for here.
+    """
+
+    def __init__(self, name: str, config: RefusalStep, search: Search | None = None) -> None:
         self.name = name
         shipped = [*ENGLISH, *CHINESE] if config.shipped else []
         self._shipped = re.compile("|".join(f"(?:{one})" for one in shipped), re.IGNORECASE) if shipped else None
-        self._own = [re.compile(one, re.IGNORECASE) for one in config.patterns]
+        self._own = [self._searcher(one, search) for one in config.patterns]
 
     def __call__(self, row: Row) -> Row:
         for field, _, text in spoken(row):
             beginning = text[:BEGINNING]
-            if found := self._found(beginning):
+            if (found := self._found(beginning)) is not None:
                 raise Reject(field, self.name, f"begins like a refusal: {found!r}")
         return row
 
@@ -124,7 +137,25 @@ class Refusal:
             match = self._shipped.match(text.replace("’", "'"), lead.end() if lead else 0)
             if match:
                 return match.group()
-        for pattern in self._own:
-            if match := pattern.search(text):
-                return match.group() or pattern.pattern
+        for search in self._own:
+            if (found := search(text)) is not None:
+                return found
         return None
+
+    def _searcher(self, pattern: str, search: Search | None) -> Callable[[str], str | None]:
+        compiled = re.compile(pattern, re.IGNORECASE)
+
+        def here(text: str) -> str | None:
+            match = compiled.search(text)
+            return (match.group() or pattern) if match else None
+
+        if is_quick(pattern, BEGINNING):
+            return here
+        if search is None:
+            raise InputError(f"{self.name}: {pattern!r} may take for ever, and nothing is there to stop it")
+
+        def guarded(text: str) -> str | None:
+            found = search(pattern, text)
+            return found if found is None else found or pattern
+
+        return guarded
