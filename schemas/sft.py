@@ -94,6 +94,11 @@ class SftStage(TrainingStage):
     def outputs(self) -> dict[str, ArtifactKind]:
         return {"model": "model", **({"fisher": "fisher"} if self.ewc and self.ewc.data else {})}
 
+    def notes(self) -> list[str]:
+        start = "is the model with its adapter switched off" if self.lora else "is a second copy of the trained weights"
+        held = [f"kl_weight {self.kl_weight:g}: the start {start}"] if self.kl_weight else []
+        return super().notes() + held
+
     @model_validator(mode="after")
     def _check(self) -> SftStage:
         check_length(self)

@@ -84,6 +84,14 @@ def test_fisher_is_an_output_only_where_it_is_measured() -> None:
     assert _config(ewc={"weight": 1.0, "data": "d"}).outputs() == {"model": "model", "fisher": "fisher"}
 
 
+def test_the_plan_says_what_the_start_of_kl_is() -> None:
+    assert _config().notes() == []
+    assert _config(kl_weight=0.5).notes() == ["kl_weight 0.5: the start is a second copy of the trained weights"]
+    lora = _config(kl_weight=0.5, lora={}).notes()
+    assert lora[-1] == "kl_weight 0.5: the start is the model with its adapter switched off"
+    assert "LoRA" in lora[0]
+
+
 def test_one_stage_measures_fisher_and_another_takes_it(tmp_path: Path, folders: dict[str, Path]) -> None:
     first = _context(tmp_path / "first")
     result = sft.run(_config(ewc={"weight": 10.0, "data": "g", "rows": 4}), folders, first)
