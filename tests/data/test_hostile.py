@@ -242,3 +242,48 @@ def test_what_contradicts_itself_is_refused_before_anything_runs() -> None:
     assert "seed is not given here: it comes from the stage's seed" in refused(
         {"sources": [gym | {"config": {"seed": 3}}]}
     )
+
+
+LEVELS = [{"prompt": f"p{i}", "completion": f"c{i}", "meta": {"level": i, "topic": "a", "word": "x"}} for i in range(9)]
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"curriculum": {"by": "meta.levle"}}, r"^curriculum\.by: no row has meta\.levle; did you mean meta\.level\?$"),
+        ({"curriculum": {"by": "meta.word"}}, r"^curriculum\.by: meta\.word is a number in no row"),
+        (
+            {"balance": {"by": "meta.topc"}},
+            r"^balance\.by: no row of sources\.0 has meta\.topc; did you mean meta\.topic",
+        ),
+        (
+            {"group_by": "meta.zzz"},
+            r"^group_by: no row of sources\.0 has meta\.zzz; there are meta\.level, meta\.topic",
+        ),
+        ({"group_by": "answer"}, r"^group_by: no row of sources\.0 has answer"),
+    ],
+)
+def test_a_field_that_no_row_has_is_told_with_the_nearest(
+    make: Callable[..., Any], write: Callable[..., Path], more: dict[str, Any], message: str
+) -> None:
+    write("a.jsonl", LEVELS)
+    with pytest.raises(InputError, match=message):
+        make(source("./a.jsonl") | more)
+
+
+def test_a_field_that_only_some_rows_have_is_enough(make: Callable[..., Any], write: Callable[..., Path]) -> None:
+    write("a.jsonl", LEVELS)
+    write("b.jsonl", [{"prompt": "b", "completion": "c"}])
+    both = [{"kind": "file", "path": path} for path in ("./b.jsonl", "./a.jsonl")]
+    made = make({"sources": both, "curriculum": {"by": "meta.level"}})
+    assert len(made.rows("train")) == 10
+    generated = [{"kind": "skills", "rows": 9}, both[1]]
+    assert make({"sources": generated, "group_by": "meta.level"}).card["kept"] > 9
+
+
+def test_text_and_messages_name_the_lines_that_differ(make: Callable[..., Any], write: Callable[..., Path]) -> None:
+    turns = [{"role": "user", "content": "q"}]
+    rows = [{"prompt": f"p{i}", "answer": "c"} for i in range(30)]
+    write("a.jsonl", [*rows, {"prompt": turns, "answer": "c"}, {"prompt": "z", "answer": "d"}])
+    with pytest.raises(InputError, match=r"a\.jsonl:31: prompt is messages where it was text before \(a\.jsonl:1\)"):
+        make(source("./a.jsonl"))

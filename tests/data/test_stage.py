@@ -299,7 +299,7 @@ def test_text_and_messages_in_one_split_are_refused(make: Callable[..., Any], wr
     write("b.jsonl", [{"instruction": f"do {i}", "output": "done"} for i in range(5)])
     sources = [lines("a.jsonl"), lines("b.jsonl")]
     with pytest.raises(
-        InputError, match=r"splits\.train: row \d+: prompt is (text|messages) where it was (text|messages)"
+        InputError, match=r"splits\.train: b\.jsonl:1: prompt is messages where it was text before \(a\.jsonl:1\)"
     ):
         make({"sources": sources})
     assert len(make({"sources": sources, "chat": True}).rows("train")) == 10

@@ -17,6 +17,7 @@ from finery.data.clean.texts import CleanStep
 from finery.data.columns import Columns
 from finery.data.dataset import Message, Row, row_of
 from finery.data.drawing import balanced_value
+from finery.data.fields import Fields
 from finery.data.groups import Intervals, digest, fingerprint, group_key
 from finery.data.kept import Kept
 from finery.data.reasoning import rewrite
@@ -87,6 +88,7 @@ class Collector:
         self._intervals = Intervals({name: s.fraction if isinstance(s, Split) else s for name, s in splits})
         self._prompts = any(isinstance(split, Split) and split.unique_prompts for split in config.splits.values())
         self._balance = config.balance.by if config.balance and config.balance.by != "source" else None
+        self._fields = Fields(config)
         self.kept = Kept(work, self._columns())
         self._repeats = None if config.deduplicate == "none" else Repeats(work / "marks")
         self.read = 0
@@ -103,6 +105,7 @@ class Collector:
                 yield index, f"source {index}: {count} rows read"
             yield index + 1, f"source {index} read"
         self.kept.close()
+        self._fields.check_order()
 
     def finish(self) -> Kept:
         """Drop exact duplicates; what is kept then."""
@@ -130,6 +133,7 @@ class Collector:
         columns = Columns(source, where, reading, head, whole=whole, cot=self.config.reasoning is not None)
         stream = chain(_emptied(head), records)
         before, read, first = self.kept.rows, 0, list[str]()
+        self._fields.begin()
         while batch := list(islice(stream, BATCH)):
             self._batch(batch, columns, index, first)
             read += len(batch)
@@ -145,6 +149,7 @@ class Collector:
                 )
         self.sources.append({**facts, **reading.facts})
         if self.kept.rows == before:
+            self._fields.check_source(where)
             raise InputError(f"{where}: none of its {read} rows can be used: {'; '.join(first) or 'it is empty'}")
 
     def _batch(self, records: Sequence[Record], columns: Columns, source: int, first: list[str]) -> None:
@@ -191,6 +196,8 @@ class Collector:
 
     def _keep(self, record: Record, row: Row, source: int, tokens: Iterator[int]) -> None:
         counted = {"tokens": next(tokens)} if self.steps.tokens is not None else {}
+        if self._fields.asked:
+            self._fields.note(row, made=record.task is not None)
         hashed = digest(group_key(row, self.config.group_by, record.task), self.config.salt)
         row_id = row_of(row)
         facts: dict[str, float] = {

@@ -50,7 +50,7 @@ def difficulty(config: Curriculum, rates: Mapping[str, float]) -> Callable[[Row,
     if config.by == "length":
         return lambda row, row_id: float(len(repr_of(_written(row))))
     name = (config.by or "").removeprefix("meta.")
-    return lambda row, row_id: _number(row.get("meta", {}).get(name))
+    return lambda row, row_id: number_of(row.get("meta", {}).get(name))
 
 
 def by_difficulty(
@@ -72,7 +72,8 @@ def _written(row: Row) -> Any:
     return said if isinstance(said, str) else [turn["content"] for turn in said or ()]
 
 
-def _number(value: Any) -> float:
+def number_of(value: Any) -> float:
+    """A value that is a number, NaN otherwise."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return math.nan
     return float(value)

@@ -71,6 +71,11 @@ class Kept:
         of_files = np.array([source for source, _, _ in self._files] or [0], dtype=np.int64)
         return np.take(of_files, self.facts.column("file"))
 
+    def place(self, number: int) -> str:
+        """How a message names a row: file:line."""
+        _, name, kind = list(self._files)[int(self.facts.column("file")[number])]
+        return place(name, (kind, int(self.facts.column("line")[number])))
+
     def drop(
         self,
         pairs: Iterable[tuple[NDArray[np.int64], NDArray[np.int64]]],

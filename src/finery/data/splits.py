@@ -150,7 +150,7 @@ def _write(
     import numpy as np
     import pyarrow as pa
 
-    types = _types(kept.facts.column("bits")[order], f"splits.{info['split']}")
+    types = _types(kept, order, f"splits.{info['split']}")
     content = {column: kind for column, kind in types.items() if column != "id"}
     drawn: NDArray[np.float64] | None = None
     if config.balance is not None:
@@ -171,24 +171,28 @@ def _write(
     return writer.describe(prompts=len(np.unique(ids)), info=info), lengths.summary()
 
 
-def _types(bits: NDArray[np.uint16], where: str) -> dict[str, str]:
-    """Column to type of rows that have the columns of `bits`, in the order of COLUMNS.
+def _types(kept: Kept, order: NDArray[np.int64], where: str) -> dict[str, str]:
+    """Column to type of the rows of a split, in the order of COLUMNS.
 
     Raises:
         InputError: a column is text in some rows and messages in others.
     """
     import numpy as np
 
+    bits = kept.facts.column("bits")[order]
     present = int(np.bitwise_or.reduce(bits))
     types = {"id": "text"}
     for name in COLUMNS:
         text, turns = BITS.get(name, 0), BITS.get(name + TURNS, 0)
         if present & text and present & turns:
             is_text = bits & text != 0
-            first, other = sorted((int(np.argmax(is_text)), int(np.argmax(bits & turns != 0))))
-            kinds = ("text", "messages") if is_text[first] else ("messages", "text")
+            # in the order they were read, which is the one the user knows
+            first, other = sorted((int(order[is_text].min()), int(order[bits & turns != 0].min())))
+            text_first = bool(kept.facts.column("bits")[first] & text)
+            kinds = ("text", "messages") if text_first else ("messages", "text")
             raise InputError(
-                f"{where}: row {other + 1}: {name} is {kinds[1]} where it was {kinds[0]} before; a data set holds one "
+                f"{where}: {kept.place(other)}: {name} is {kinds[1]} where it was {kinds[0]} before "
+                f"({kept.place(first)}); a data set holds one "
                 "or the other, so give them a data stage each. `chat: true` writes text as messages; conversations to "
                 "learn whole (messages, sharegpt) and prompts with completions need a data stage each"
             )
