@@ -247,3 +247,11 @@ def test_columns_that_training_does_not_look_at_are_listed() -> None:
         {"id": "b", "prompt": "hi", "completion": " yo", "answer": None, "tests": None, "meta": {"level": 1}},
     ]
     assert unused_columns(rows) == ["answer", "meta"]
+
+
+def test_a_row_of_messages_and_a_completion_is_an_error() -> None:
+    row = _chat(("user", "hi"), ("assistant", "yo")) | {"prompt": "hi", "completion": " yo"}
+    with pytest.raises(InputError, match="row chat has both messages and a completion"):
+        encode([row], _tiny(), ends=[2], max_length=32)
+    both = {**row, "prompt": None, "completion": None}
+    assert len(encode([both], _tiny(), ends=[2], max_length=32)) == 1
