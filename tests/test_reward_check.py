@@ -19,7 +19,7 @@ ROWS: list[dict[str, Any]] = [
     {"prompt": "17+8", "answer": "25", "completion": "17+8=25\n#### 25"},
     {"prompt": "1 of 3", "answer": "1/3", "completions": ["\\boxed{0.333}", "The answer is 1/3."]},
     {"prompt": "q", "answer": "see figure", "completion": "5"},
-    {"prompt": "q", "answer": 4, "completion": "答案是4。"},
+    {"prompt": "q", "answer": "4", "completion": "答案是4。"},
 ]
 
 
@@ -87,7 +87,8 @@ def test_json_holds_every_score_the_reasons_and_the_totals(file: Path) -> None:
 def test_bad_rows_are_named_after_the_good_ones_are_judged(tmp_path: Path) -> None:
     lines = [
         json.dumps(ROWS[0]), "not json", '{"answer": "4", "completion": 5}', '{"answer": ["4"], "completion": "4"}',
-        '{"answer": "4", "completions": "4"}', '{"answer": "4"}', '{"answer": "4", "completion": "4", "truncated": "no"}',
+        '{"answer": "4", "completions": "4"}', '{"answer": "4", "completions": []}', '{"answer": 5, "completion": "5"}',
+        '{"answer": "4", "completion": "4\\ud800"}', '{"answer": "\\udc00", "completion": "4"}', '{"answer": "4"}', '{"answer": "4", "completion": "4", "truncated": "no"}',
     ]  # fmt: skip
     (tmp_path / "bad.jsonl").write_text("\n".join(lines))
     done = finery(tmp_path, "bad.jsonl", "--reward", "answer")
@@ -97,11 +98,15 @@ def test_bad_rows_are_named_after_the_good_ones_are_judged(tmp_path: Path) -> No
     assert done.stderr.splitlines() == [
         "bad.jsonl:2: not JSON: Expecting value at column 1",
         "bad.jsonl:3: completion: must be text, or a list of messages, found number 5",
-        "bad.jsonl:4: answer: must be text, found list of 1",
+        "bad.jsonl:4: answer: found list of 1; text is expected",
         "bad.jsonl:5: completions: must be a list of texts, found text '4'",
-        "bad.jsonl:6: completion: must be text, or a list of messages, found null",
-        "bad.jsonl:7: truncated: must be true or false, found text 'no'",
-        "bad.jsonl: 6 bad rows were not judged",
+        "bad.jsonl:6: completions: is empty; a list of texts is expected",
+        "bad.jsonl:7: answer: found number 5; text is expected",
+        "bad.jsonl:8: completion: holds half a surrogate pair, which is no character",
+        "bad.jsonl:9: answer: holds half a surrogate pair, which is no character",
+        "bad.jsonl:10: completion: must be text, or a list of messages, found null",
+        "bad.jsonl:11: truncated: must be true or false, found text 'no'",
+        "bad.jsonl: 10 bad rows were not judged",
     ]
 
 
@@ -181,3 +186,56 @@ def test_rewards_of_tokens_need_them(tmp_path: Path, file: Path) -> None:
     (tmp_path / "ids.jsonl").write_text(json.dumps({"completion": "a", "completion_ids": [1, 2, 3]}))
     document = json.loads("\n".join(check(tmp_path / "ids.jsonl", [length], as_json=True)))
     assert document["rows"][0]["scores"] == {"length": -0.5}
+
+
+def test_rows_that_a_reward_cannot_judge_are_named_after_the_others_were_judged(tmp_path: Path) -> None:
+    pytest.importorskip("reasoning_gym")
+    good = {"task": "chain_sum", "entry": {"question": "1+1", "answer": "2", "metadata": {}}}
+    metas = [
+        good, 5, None, "{", {"reasoning_gym": {}}, {"reasoning_gym": {"task": "chain_sum", "entry": {}}}, {"topic": "x"},
+        {"task": "no_such_task", "entry": good["entry"]}, good,
+    ]  # fmt: skip
+    rows = [{"reasoning_gym": meta} if isinstance(meta, dict) and "task" in meta else meta for meta in metas]
+    (tmp_path / "meta.jsonl").write_text(
+        "\n".join(json.dumps({"meta": meta, "completions": ["2", "3"]}) for meta in rows)
+    )
+    done = finery(tmp_path, "meta.jsonl", "--reward", "reasoning_gym")
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines() if line.startswith("meta.jsonl:")] == [
+        ["meta.jsonl:1", "reasoning_gym", "1"], ["meta.jsonl:1", "reasoning_gym", "0"],
+        ["meta.jsonl:9", "reasoning_gym", "1"], ["meta.jsonl:9", "reasoning_gym", "0"],
+    ]  # fmt: skip
+    assert "2 rows, 4 completions" in done.stdout
+    named = done.stderr.splitlines()
+    assert [line.split(":")[1] for line in named] == ["2", "3", "4", "5", "6", "7", "8", " 7 bad rows were not judged"]
+    assert "no_such_task" in named[6] and all(": meta: " in line for line in named[:7])
+
+
+def test_a_row_without_the_column_abstains_whatever_its_neighbours_have(tmp_path: Path) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"completion": "select 1"}\n')
+    for kind in ("code_tests", "sql"):
+        done = finery(tmp_path, "mine.jsonl", "--reward", kind)
+        assert done.returncode == 0 and "1 abstained" in done.stdout, done
+
+
+@pytest.mark.parametrize(
+    "error", ["SystemExit(0)", "KeyboardInterrupt", "GeneratorExit", "BaseException('b')", "OSError"]
+)
+def test_a_function_that_raises_anything_is_named_with_the_row(tmp_path: Path, file: Path, error: str) -> None:
+    (tmp_path / "own.py").write_text(
+        f"def score(completions, **_):\n    if '答案是4。' in completions:\n        raise {error}\n"
+        "    return [1.0] * len(completions)\n"
+    )
+    for more in ([], ["--json"]):
+        done = finery(tmp_path, "mine.jsonl", "--reward", "{kind: python, file: own.py, function: score}", *more)
+        assert done.returncode == 1
+        assert f"(python own.py:score) raised {error.partition('(')[0]}" in done.stderr
+        assert "at own.py:3 on sample 4 (mine.jsonl:4): completion '答案是4。' (1 of 5 samples" in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_what_a_function_gives_is_named_with_the_row(tmp_path: Path, file: Path) -> None:
+    for value, said in (("'a'", "returned str 'a' for"), ("10 ** 400", "returned no finite number for"), ("float('nan')", "returned nan for")):  # fmt: skip
+        (tmp_path / "own.py").write_text(f"def score(completions, **_):\n    return [1.0] + [{value}] * 4\n")
+        done = finery(tmp_path, "mine.jsonl", "--reward", "{kind: python, file: own.py, function: score}")
+        assert done.returncode == 1 and f"{said} sample 1 (mine.jsonl:2)" in done.stderr, done.stderr

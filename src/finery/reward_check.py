@@ -17,6 +17,7 @@ from finery.data.records import Record, Reject, found
 from finery.errors import InputError
 from finery.language.problems import dotted
 from finery.rewards import RewardSet, build
+from finery.rewards.rewardset import RowError
 from finery.schemas.rewards import Reward
 
 BATCH = 64
@@ -25,6 +26,7 @@ MOST_FAULTS = 20
 """Bad rows that are named one by one."""
 _NEEDS_TOKENS = ("length", "repetition")
 _TEXT = ("answer", "id")
+_OTHERS = ("tests", "sql", "meta")
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def check(path: Path, rewards: Sequence[str], *, tokenizer: Path | None = None, 
     with tempfile.TemporaryDirectory(prefix="finery-") as work:
         samples = _samples(path, Path(work), encode, totals, faults)
         while batch := list(islice(samples, BATCH)):
-            for one in _judge(judges, batch):
+            for one in _judge(judges, batch, totals, faults):
                 _count(totals, sums, one)
                 if as_json:
                     judged.append(one)
@@ -167,16 +169,22 @@ def _samples(
 
 
 def _row(record: Record, encode: Callable[[str], list[int]] | None) -> list[Sample]:
+    from finery.data.formats import check_text
+
     if record.value is None:
         raise record.fault or Reject("", "unreadable", "cannot be read")
     row = dict(record.value)
     given = row.pop("completions", None)
     if given is None:
         given = [row.pop("completion", None)]
-    elif isinstance(given, str):
+    elif not isinstance(given, list):
         raise Reject("completions", "type", f"must be a list of texts, found {found(given)}")
+    elif not given:
+        raise Reject("completions", "empty", "is empty; a list of texts is expected")
     for name in _TEXT:
         row[name] = _text(name, row.get(name))
+    row = {**dict.fromkeys(_OTHERS), **row}  # a reward abstains on a row without its column, however its neighbours are
+    check_text(row)
     ids, cut = row.pop("completion_ids", None), row.pop("truncated", False)
     if ids is not None and len(given) > 1:
         raise Reject("completion_ids", "type", "goes with one `completion`, not with `completions`")
@@ -185,18 +193,16 @@ def _row(record: Record, encode: Callable[[str], list[int]] | None) -> list[Samp
     samples = []
     for completion in given:
         text = _completion(completion)
+        check_text({"completion": text})
         ids_here = encode(text) if ids is None and encode is not None else _ids(ids)
         samples.append(Sample(record.place, row, text, ids_here, cut))
     return samples
 
 
 def _text(name: str, value: Any) -> str | None:
-    """A text, or a number as it was written."""
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return str(getattr(value, "written", value))
-    raise Reject(name, "type", f"must be text, found {found(value)}")
+    raise Reject(name, "wrong_type", f"found {found(value)}; text is expected")
 
 
 def _completion(value: Any) -> str:
@@ -239,12 +245,30 @@ def _encoder(folder: Path | None) -> Callable[[str], list[int]]:
     return encode
 
 
-def _judge(judges: RewardSet, batch: Sequence[Sample]) -> Iterator[Judged]:
+def _judge(judges: RewardSet, batch: Sequence[Sample], totals: Totals, faults: list[str]) -> Iterator[Judged]:
+    """The scores of some samples; one whose row a reward cannot judge adds to `faults`."""
+    try:
+        judged = list(_scored(judges, batch))
+    except RowError as error:
+        if len(batch) == 1:
+            fault = f"{batch[0].place}: {error.column}: {error}"
+            if fault not in faults:  # one line a row, however many completions it has
+                faults.append(fault)
+                totals.rows -= 1
+            return
+        for sample in batch:
+            yield from _judge(judges, [sample], totals, faults)
+        return
+    yield from judged
+
+
+def _scored(judges: RewardSet, batch: Sequence[Sample]) -> Iterator[Judged]:
     scores = judges.score(
         [sample.row for sample in batch],
         [sample.completion for sample in batch],
         [sample.completion_ids for sample in batch],
         [sample.truncated for sample in batch],
+        [sample.place for sample in batch],
     )
     for index, sample in enumerate(batch):
         why = judges.explain(sample.row, sample.completion, sample.completion_ids, sample.truncated)

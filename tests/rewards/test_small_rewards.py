@@ -9,12 +9,16 @@ from typing import Any
 
 import pytest
 
+from finery.contract import Interrupted
 from finery.errors import InputError, StageError
-from finery.rewards import RewardSet
+from finery.rewards import RewardSet, build
 from finery.rewards.arithmetic import equations, value
 from finery.rewards.length import overlong
 from finery.rewards.repetition import repeated
+from finery.rewards.rewardset import checked
 from finery.rewards.steps import StepsFunction
+from finery.rewards.user import UserFunction
+from finery.schemas.rewards import PythonReward
 
 Make = Callable[..., RewardSet]
 
@@ -320,3 +324,43 @@ def test_steps_of_a_pattern_of_ones_own(rewards: Make) -> None:
     made = rewards({"kind": "steps", "pattern": r"\[(?P<left>.*?) gives (?P<right>.*?)\]"})
     row = {"prompt": "p", "completion": "[2*3 gives 6] [6+1 gives 7]"}
     assert run(made, ["[3*2 gives 6] 6+1=7", "[2*3 gives 6][6+1 gives 7]", "[x gives y]"], [row] * 3) == [0.5, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    "error", ["SystemExit", "SystemExit(0)", "KeyboardInterrupt()", "GeneratorExit", "BaseException"]
+)
+def test_a_function_that_ends_the_process_is_a_stage_error_with_the_sample(tmp_path: Path, error: str) -> None:
+    (tmp_path / "own.py").write_text(f"def score(completions, **_):\n    raise {error}\n")
+    config = PythonReward(kind="python", file="own.py", function="score")
+    made = build([config], {"rewards.0.file": tmp_path / "own.py"})
+    name = error.partition("(")[0]
+    with pytest.raises(
+        StageError, match=rf"python own\.py:score\) raised {name}.* at own\.py:2 on sample 0 \(row r7\)"
+    ):
+        made.score([{"id": "r7"}], ["x"], [[1]], [False])
+
+
+def test_a_file_that_ends_the_process_when_it_is_loaded_is_bad_input(tmp_path: Path) -> None:
+    for line in ("raise SystemExit(0)", "import sys; sys.exit()", "raise KeyboardInterrupt", "raise BaseException"):
+        (tmp_path / "own.py").write_text(line)
+        with pytest.raises(InputError, match=r"own\.py: cannot be loaded: \w+"):
+            UserFunction(tmp_path / "own.py", "score")
+
+
+def test_ctrl_c_while_a_function_runs_stays_ctrl_c(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(
+        "import os, signal\ndef score(completions, **_):\n    os.kill(os.getpid(), signal.SIGINT)\n"
+        "    for _ in range(10 ** 6): pass\n    return [1.0]\n"
+    )
+    config = PythonReward(kind="python", file="own.py", function="score")
+    made = build([config], {"rewards.0.file": tmp_path / "own.py"})
+    with pytest.raises(KeyboardInterrupt):
+        made.score([{}], ["x"], [[1]], [False])
+
+
+def test_a_stage_that_is_told_to_stop_while_a_function_runs_stops() -> None:
+    def score(completions: list[str]) -> list[float]:
+        raise Interrupted
+
+    with pytest.raises(Interrupted):
+        checked(score, name="score", where="here")(completions=["x"])

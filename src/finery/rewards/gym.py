@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from finery.errors import StageError
 from finery.rewards import worker
 from finery.rewards.extract import after_hash, boxed, tag
-from finery.rewards.rewardset import text_of
+from finery.rewards.rewardset import RowError, text_of
 
 KEY = "reasoning_gym"
 """The key of `meta` that holds {"task": name, "entry": {question, answer, metadata}}."""
@@ -37,9 +36,10 @@ class GymFunction:
     def check(self, row: Mapping[str, Any]) -> str | None:
         """Why no completion can be judged by this row, or None."""
         try:
-            _task(row.get("meta"))
-        except StageError:
-            return f"holds no task of reasoning-gym under {KEY}"
+            task, entry = _task(row.get("meta"))
+            _check_own_answer(task, json.dumps(entry))
+        except RowError as error:
+            return str(error)
         return None
 
     def explain(self, row: Mapping[str, Any], completion: str, completion_ids: list[int], truncated: bool) -> str:
@@ -53,7 +53,7 @@ class GymFunction:
         """The score of one completion: 0 when it is truncated, has no answer, or breaks or hangs the verifier.
 
         Raises:
-            StageError: the row was not made by reasoning-gym, or its verifier breaks on the row's own answer.
+            RowError: the row was not made by reasoning-gym, or its verifier breaks on the row's own answer.
         """
         task, entry = _task(meta)
         found = None if truncated else self.find(text)
@@ -63,8 +63,8 @@ class GymFunction:
             return float(worker.SHARED.ask("gym", task=task, entry=entry, answer=found))
         except worker.TooLong:
             return 0.0
-        except worker.VerifierError as error:
-            _check_own_answer(task, json.dumps(entry), str(error))
+        except worker.VerifierError:
+            _check_own_answer(task, json.dumps(entry))
             return 0.0
 
     def find(self, text: str) -> str | None:
@@ -79,21 +79,43 @@ class GymFunction:
 
 
 def _task(meta: Any) -> tuple[str, dict[str, Any]]:
-    meta = json.loads(meta) if isinstance(meta, str) else meta
+    """The task's name and its entry, with an `answer` and `metadata`.
+
+    Raises:
+        RowError: `meta` does not hold them.
+    """
+    if isinstance(meta, str):
+        try:
+            meta = json.loads(meta)
+        except (ValueError, RecursionError) as error:
+            raise RowError("meta", _NEEDS + f"is text that is not JSON: {error}") from None
     kept = meta.get(KEY) if isinstance(meta, Mapping) else None
-    if not isinstance(kept, Mapping) or "task" not in kept or "entry" not in kept:
-        raise StageError(
-            "the reward reasoning_gym needs rows made by a data source of kind reasoning_gym: their meta holds the "
-            f"task and its entry under {KEY}; this row's meta has {sorted(meta) if isinstance(meta, Mapping) else meta}"
-        )
-    return kept["task"], dict(kept["entry"])
+    if not isinstance(kept, Mapping):
+        shown = f"has {', '.join(sorted(map(str, meta))) or 'nothing'}" if isinstance(meta, Mapping) else "is no object"
+        raise RowError("meta", f"{_NEEDS}{shown}")
+    task, entry = kept.get("task"), kept.get("entry")
+    if not isinstance(task, str) or not isinstance(entry, Mapping):
+        raise RowError("meta", f"{_NEEDS}has no task (text) and entry (an object) there")
+    if not isinstance(entry.get("answer"), str) or not isinstance(entry.get("metadata"), Mapping):
+        raise RowError("meta", f"{_NEEDS}has an entry without answer (text) and metadata (an object)")
+    return task, dict(entry)
+
+
+_NEEDS = (
+    "the reward reasoning_gym needs rows made by a data source of kind reasoning_gym: their meta holds the task and "
+    f"its entry under {KEY}; this row's meta "
+)
 
 
 @lru_cache(maxsize=4096)
-def _check_own_answer(task: str, entry: str, error: str) -> None:
-    """A verifier that breaks on the row's own answer is at fault itself, not the completion."""
+def _check_own_answer(task: str, entry: str) -> None:
+    """A verifier that breaks on the row's own answer is at fault itself, not the completion.
+
+    Raises:
+        RowError: it does, or there is none of that name.
+    """
     kept = json.loads(entry)
     try:
-        worker.SHARED.ask("gym", task=task, entry=kept, answer=str(kept["answer"]))
-    except worker.VerifierError:
-        raise StageError(f"reasoning-gym's verifier of {task} breaks on the row's own answer: {error}") from None
+        worker.SHARED.ask("gym", task=task, entry=kept, answer=kept["answer"])
+    except (worker.VerifierError, worker.TooLong) as error:
+        raise RowError("meta", f"reasoning-gym's verifier of {task} breaks on the row's own answer: {error}") from None

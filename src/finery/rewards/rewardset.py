@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 import math
 import numbers
@@ -9,10 +10,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from finery.errors import FineryError, StageError
+from finery.errors import StageError
 
 RewardFunction = Callable[..., list[float | None]]
 """TRL's: `(prompts, completions, completion_ids, **columns)`, here with `truncated` as well."""
+PLACES = "finery_places"
+"""The argument by which `score` hands its `places` to the functions that `checked` makes; no function is given it."""
+
+
+class RowError(StageError):
+    """A row that a reward cannot judge, whatever its completion says; it stops a stage.
+
+    Attributes:
+        column: the row's column at fault.
+    """
+
+    def __init__(self, column: str, message: str) -> None:
+        super().__init__(message)
+        self.column = column
 
 
 @dataclass(frozen=True)
@@ -60,12 +75,17 @@ class RewardSet:
         completions: Sequence[str],
         completion_ids: Sequence[Sequence[int]],
         truncated: Sequence[bool],
+        places: Sequence[str] | None = None,
     ) -> Scores:
         """Score N completions; row i is the data set row that completion i answers, its columns go to every reward.
 
         A row's own `completion` goes there as `solution`, since TRL's word for what is judged is `completions`.
 
+        Args:
+            places: where each row stands, `mine.jsonl:3`, by which errors name it; its id by default.
+
         Raises:
+            RowError: a reward can never judge one of the rows, and abstaining would hide that.
             StageError: a reward raised, or gave something other than N finite numbers or None.
         """
         counts = {len(rows), len(completions), len(completion_ids), len(truncated)}
@@ -84,6 +104,7 @@ class RewardSet:
             "completion_ids": list(completion_ids),
             "truncated": list(truncated),
             **columns,
+            **({} if places is None else {PLACES: list(places)}),
         }
         given = [function(**arguments) for function in self.functions]
         return Scores(
@@ -154,16 +175,16 @@ def checked(function: Callable[..., Any], *, name: str, where: str) -> RewardFun
     taken = _parameters(function)
 
     def reward(**arguments: Any) -> list[float | None]:
+        places = arguments.pop(PLACES, None) or [f"row {each}" for each in arguments.get("id") or []]
         passed = arguments if taken is None else {key: value for key, value in arguments.items() if key in taken}
         count = len(arguments["completions"])
-        ids = arguments.get("id")
         try:
             values = function(**passed)
-        except FineryError:
-            raise
-        except Exception as error:
-            raise StageError(_raised(function, passed, count, ids, where, error)) from error
-        return _values(values, count, ids, where)
+        except BaseException as error:  # sys.exit() in a reward would end the stage as if all were well
+            if not its_own(error):
+                raise
+            raise StageError(_raised(function, passed, count, places, where, error)) from error
+        return _values(values, count, places, where)
 
     reward.__name__ = reward.__qualname__ = name
     return reward
@@ -176,11 +197,30 @@ def _parameters(function: Callable[..., Any]) -> set[str] | None:
     return {parameter.name for parameter in parameters}
 
 
+def its_own(error: BaseException) -> bool:
+    """Whether a reward's own code raised it: no error of finery's, no Ctrl-C that fell into it."""
+    if type(error).__module__.partition(".")[0] == "finery":
+        return False
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    if trace is None or not isinstance(error, KeyboardInterrupt):
+        return True
+    # a signal's KeyboardInterrupt has no frame of its own: the innermost one stood at anything but a `raise`
+    at = {step.offset: step.opname for step in dis.get_instructions(trace.tb_frame.f_code)}
+    return at.get(trace.tb_lasti) in ("RAISE_VARARGS", "RERAISE")
+
+
 def _raised(
-    function: Callable[..., Any], passed: dict[str, Any], count: int, ids: Any, where: str, error: Exception
+    function: Callable[..., Any],
+    passed: dict[str, Any],
+    count: int,
+    places: Sequence[str],
+    where: str,
+    error: BaseException,
 ) -> str:
     """The message for a reward that raised; the samples are tried one by one to name the one at fault."""
-    raised: list[tuple[Exception, int, dict[str, Any]]] = []
+    raised: list[tuple[BaseException, int, dict[str, Any]]] = []
     for index in range(count):
         one = {
             key: [value[index]] if isinstance(value, list | tuple) and len(value) == count else value
@@ -188,27 +228,33 @@ def _raised(
         }
         try:
             function(**one)
-        except Exception as single:  # the reward's own error is what the message is about
+        except BaseException as single:  # the reward's own error is what the message is about
+            if not its_own(single):
+                raise
             raised.append((single, index, one))
     if raised:
         first, index, one = raised[0]
         share = f"{len(raised)} of {count} samples of the batch" if count > 1 else "the only sample of the batch"
-        return f"{where} raised {_describe(first)} on {_sample(index, ids)}: {_excerpt(one)} ({share})"
+        return f"{where} raised {_describe(first)} on {_sample(index, places)}: {_excerpt(one)} ({share})"
     return f"{where} raised {_describe(error)} on a batch of {count} completions, but on none of them alone"
 
 
-def _describe(error: Exception) -> str:
+def _describe(error: BaseException) -> str:
     frames = []
     trace = error.__traceback__
     while trace is not None:
         frames.append((trace.tb_frame.f_code.co_filename.rsplit("/", 1)[-1], trace.tb_lineno))
         trace = trace.tb_next
     at = f" at {frames[-1][0]}:{frames[-1][1]}" if frames else ""
-    return f"{type(error).__name__}: {error}{at}"
+    try:
+        text = str(error)
+    except Exception:  # its own __str__ raises
+        text = ""
+    return f"{type(error).__name__}{': ' if text else ''}{text}{at}"
 
 
-def _sample(index: int, ids: Any) -> str:
-    return f"sample {index}" + (f" (row {ids[index]})" if ids and index < len(ids) else "")
+def _sample(index: int, places: Sequence[str]) -> str:
+    return f"sample {index}" + (f" ({places[index]})" if index < len(places) else "")
 
 
 def _excerpt(one: dict[str, Any]) -> str:
@@ -216,7 +262,7 @@ def _excerpt(one: dict[str, Any]) -> str:
     return f"completion {text[:200]!r}"
 
 
-def _values(values: Any, count: int, ids: Any, where: str) -> list[float | None]:
+def _values(values: Any, count: int, places: Sequence[str], where: str) -> list[float | None]:
     if inspect.iscoroutine(values):
         values.close()
         raise StageError(f"{where} is asynchronous; a reward is a plain function")
@@ -230,10 +276,14 @@ def _values(values: Any, count: int, ids: Any, where: str) -> list[float | None]
     for index, value in enumerate(values):
         if value is not None and not isinstance(value, numbers.Real):
             raise StageError(
-                f"{where} returned {type(value).__name__} {str(value)[:80]!r} for {_sample(index, ids)}; "
+                f"{where} returned {type(value).__name__} {str(value)[:80]!r} for {_sample(index, places)}; "
                 "a number, or None to abstain, is due"
             )
-        if value is not None and not math.isfinite(value):
-            raise StageError(f"{where} returned {value} for {_sample(index, ids)}; a finite number or None is due")
-        result.append(None if value is None else float(value))
+        try:
+            number = None if value is None else float(value)
+        except (OverflowError, ValueError, TypeError) as error:
+            raise StageError(f"{where} returned no finite number for {_sample(index, places)}: {error}") from error
+        if number is not None and not math.isfinite(number):
+            raise StageError(f"{where} returned {number} for {_sample(index, places)}; a finite number or None is due")
+        result.append(number)
     return result

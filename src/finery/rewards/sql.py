@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from finery.errors import InputError, StageError
+from finery.rewards.rewardset import RowError as Unjudged
 from finery.rewards.rewardset import text_of
 from finery.rewards.worker import STARVED, TooLong, VerifierError, Worker
 from finery.schemas.rewards import SqlReward
@@ -180,7 +181,7 @@ class SqlFunction:
 
     def _read(self, reply: Mapping[str, Any], task: Task, query: str) -> Verdict:
         if "fault" in reply:
-            raise StageError(_fault(reply, task))
+            raise Unjudged(self.column, _fault(reply, task))
         if "same" in reply:
             return Verdict(float(reply["same"]), f"{_shown(query)}: {reply['why']}")
         return Verdict(0.0, f"{_shown(query)} {_failure(reply)}")
@@ -194,7 +195,7 @@ class SqlFunction:
             except (TooLong, VerifierError) as error:
                 reply = {"problem": _stopped(error)}
             if "fault" in reply:
-                raise StageError(_fault(reply, task))
+                raise Unjudged(self.column, _fault(reply, task))
             self._known[key] = None if "rows" in reply else f"the gold query {_failure(reply)}"
             if len(self._known) > _HELD:
                 self._known.popitem(last=False)

@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from finery.errors import InputError
+from finery.rewards.rewardset import its_own
 
 _LOCK = threading.RLock()
 
@@ -72,10 +73,12 @@ def _load(file: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:  # sys.exit() in the file is its mistake as well
         del sys.modules[name]
+        if not its_own(error):
+            raise
         line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        raise InputError(f"{file}{line}: cannot be loaded: {type(error).__name__}: {error}") from error
+        raise InputError(f"{file}{line}: cannot be loaded: {type(error).__name__}: {error}".rstrip(": ")) from error
     return module
 
 
