@@ -72,7 +72,7 @@ def test_case_R4_a_hanging_verifier_is_killed_and_the_next_answer_is_judged(monk
     monkeypatch.setattr(latex, "_within_guards", lambda text: True)
     latex._verdicts.clear()
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(r4("7", ["\\boxed{9^{9^{9^{9}}}}", "\\boxed{7}"])))
+    thread = threading.Thread(target=lambda: found.append(r4("\\sqrt{7}", ["\\boxed{9^{9^{9^{9}}}}", "\\boxed{7^{1/2}}"])))
     thread.start()
     thread.join()
     assert found == [[0.0, 1.0]]
@@ -167,7 +167,7 @@ def test_the_final_answer_is_found(text: str, how: str, found: str | None) -> No
     [
         ("x^2+2x+1", "\\boxed{(x+1)^2}", 1.0),
         ("\\frac{\\pi}{2}", "#### \\pi/2", 1.0),
-        ("4", "\\boxed{\\sqrt{16}}", 1.0),
+        ("2\\sqrt{2}", "\\boxed{\\sqrt{8}}", 1.0),
         ("\\infty", "\\boxed{\\infty}", 1.0),
         ("x+1", "\\boxed{x+2}", 0.0),
         ("x+1", "nothing", 0.0),

@@ -11,9 +11,10 @@ from typing import Any
 
 from finery.errors import StageError
 from finery.rewards import latex
+from finery.rewards.arithmetic import value
 from finery.rewards.extract import Found, after_hash, boxed, locate
 from finery.rewards.groups import parse_group, same_group
-from finery.rewards.numbers import Number, parse_number, same_number
+from finery.rewards.numbers import LONGEST, Number, parse_number, same_number
 from finery.rewards.rewardset import text_of
 from finery.rewards.symbols import plain
 
@@ -21,7 +22,11 @@ _CLOCK = re.compile(r"[0-9]+(?::[0-9]+)+")
 _WORDS = re.compile(
     r"\\(?:(?:text|textbf|textit|textnormal|mbox)\s*\{([^{}\\]+)|(?:mathrm|mathbf|operatorname)\s*\{([A-Za-z ]{2,}))\}"
 )
-_NAMED = re.compile(r"^\s*[A-Za-z]\w{0,9}\s*(?:=|:=|等于|为)\s*(?=[^=]+$)")
+_NAMED = re.compile(r"^\s*[A-Za-z]\w{0,9}\s*(?::=|等于|为)\s*(?=[^=]+$)")
+_SHORT = re.compile(r"[-+]?[$€£¥]?[0-9][0-9.,]*[kKMB]")
+_LISTED = re.compile(r"[,;，；、]|\b(?:or|and|not)\b|或|和|不|\\text|\\(?:ne|neq|lnot|neg|not)(?![A-Za-z])|[!<>:≠≤≥]$")
+_HEDGE = re.compile(r"\b(?:or|but|maybe|perhaps|possibly|if|unless|not|no)\b|或|\\(?:lor|vee)(?![A-Za-z])|[!?];|\?\s*\S", re.IGNORECASE)
+_INNER = re.compile(r"\([^()]*\)|\{[^{}]*\}")
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,7 @@ def clean_gold(gold: str) -> str | None:
         return after_hash(gold)
     if "\\boxed" in gold:
         return boxed(gold)
-    return gold.strip().strip("$").strip() or None
+    return undelimited(gold) or None
 
 
 @lru_cache(maxsize=65536)
@@ -130,6 +135,8 @@ def gold_fault(gold: str, how: str) -> str | None:
         return None
     if how == "number":
         return None if parse_number(gold) else "is not a number"
+    if how == "auto" and _SHORT.fullmatch(plain(gold)):
+        return "may be a number or a product (5k: 5000, or 5 times k); write it out, or compare: math for the product"
     if how == "auto" and (parse_number(gold) or parse_group(gold) or _WORDS.fullmatch(gold)):
         return None
     return None if how == "auto" and _CLOCK.fullmatch(plain(gold)) else latex.unreadable(gold)
@@ -139,21 +146,63 @@ def judge(gold: str, found: str, how: str) -> Judgement:
     """Compare a found answer with the gold one, which is not empty."""
     if how == "text":
         return Judgement(_even(found) == _even(gold), "as text")
-    if how == "math":
-        return Judgement(None, "by math-verify", (gold, found))
-    right, given = parse_number(gold), parse_number(found)
+    right = parse_number(gold)
     if how == "number":
+        given = parse_number(found)
         equal = given is not None and same_number(right, given) if right is not None else None
         return Judgement(equal, "as exact numbers" if given else "as it is not a number")
-    if _CLOCK.fullmatch(plain(gold)):
+    if how == "auto" and _SHORT.fullmatch(plain(gold)):
+        return Judgement(None, "the gold answer may be a number or a product")
+    if how == "auto" and _CLOCK.fullmatch(plain(gold)):
         return Judgement(plain(found) == plain(gold), "as written")
-    return _exactly(gold, found, right, given) or Judgement(None, "by math-verify", (gold, found))
+    given = one_number(found)
+    if right is not None and given is None and not right.unit.letter:
+        return Judgement(False, "as it is not one number, worked out")
+    verdict = _exactly(gold, found, right, given) if how == "auto" else None
+    if verdict is None and _hedged(gold, found):
+        return Judgement(False, "as it says more than one thing")
+    return verdict or Judgement(None, "by math-verify", (gold, found))
+
+
+def one_number(text: str) -> Number | None:
+    """The number that an answer as a whole is: `5`, `(5)`, `x = 5`, `2+3 = 5`; None for `2+3` and for `5 = 6`."""
+    if len(text) > LONGEST:
+        return None
+    *before, last = _NAMED.sub("", undelimited(text)).split("=")
+    number = parse_number(_bare(last) if before else _bare(undelimited(text))) or parse_number(_bare(_NAMED.sub("", last)))
+    if number is None:
+        return None
+    for part in before:
+        other = parse_number(part)
+        worth = other.value if other else value(plain(part))
+        if (worth is not None and worth != number.value) or _LISTED.search(_INNER.sub("", part.strip())):
+            return None
+    return number
+
+
+def _bare(text: str) -> str:
+    """`(5)` as `5`."""
+    text = undelimited(text)
+    return text[1:-1] if text[:1] == "(" and text[-1:] == ")" and "(" not in text[1:] else text
+
+
+def undelimited(text: str) -> str:
+    """A formula without the dollar signs around it; `$5` keeps its own."""
+    text = text.strip()
+    while len(text) > 1 and text[0] == text[-1] == "$" and not text.endswith("\\$"):
+        text = text[1:-1].strip()
+    return text
+
+
+def _hedged(gold: str, found: str) -> bool:
+    """Whether an answer says `or`, `not` and the like where the gold one does not, or claims `0 = x` for `x`."""
+    if _HEDGE.search(found) and not _HEDGE.search(gold):
+        return True
+    return "=" not in gold and "=" in found and parse_number(found.partition("=")[0]) is not None
 
 
 def _exactly(gold: str, found: str, right: Number | None, given: Number | None) -> Judgement | None:
     """The verdict where both answers are exact numbers, lists of them, or words; None where math-verify must say."""
-    if right is not None and given is None:
-        given = parse_number(_NAMED.sub("", plain(found)))
     if right is not None and given is not None and not (right.unit.letter and not given.unit.letter):
         return Judgement(same_number(right, given), "as exact numbers")
     if right is None and (many := parse_group(gold)) is not None and (others := parse_group(found)) is not None:

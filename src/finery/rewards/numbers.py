@@ -6,11 +6,12 @@ A percent sign is a unit like any other: 28%, 28 percent and 28 are one number, 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 
-from finery.rewards.symbols import plain
+from finery.rewards.symbols import ALL, plain
+from finery.rewards.unit_names import CURRENCIES
 from finery.rewards.units import NONE, Unit, conflict, parse_unit
 
 LONGEST = 200
@@ -29,7 +30,10 @@ _RAISED = r"10\s*\^\s*(?:\{\s*([+-]?[0-9]{1,5})\s*\}|([+-]?[0-9]{1,5}))"
 _TEN = re.compile(_RAISED)
 _SCIENTIFIC = re.compile(rf"({_DECIMAL})\s*(?:\\times|\\cdot|[×·*xX])\s*{_RAISED}")
 _NUMBER = re.compile(rf"({_DECIMAL})(?:[eE]([+-]?[0-9]{{1,5}}))?(?:\s*/\s*({_DECIMAL}))?")
-_SIGN = re.compile(r"([+-]|负)\s*")
+_SIGN = re.compile(r"([+-]|负|(?:minus|negative)(?= ))\s*", re.IGNORECASE)
+_MONEY = re.compile(r"(?:\b(?:US|HK|NZ|[AC]))?\\?[$€£¥₹]")
+_OPENING = re.compile(r"\s*[+-]?\s*\$")
+_UNESCAPED = re.compile(r"(?<!\\)\$")
 _HAN_FRACTION = re.compile(r"([0-9]+)\s*分之\s*([0-9]+)")
 _HAN_PERCENT = re.compile(rf"百分之\s*({_DECIMAL})$")
 
@@ -48,16 +52,20 @@ def parse_number(text: str) -> Number | None:
     """The number that `text` as a whole writes, or None; a trailing unit and punctuation are allowed."""
     if len(text) > LONGEST:
         return None
+    money = _money(text)
     text = plain(text)
     sign = _SIGN.match(text)
     body = text[sign.end() :] if sign else text
     if "分之" in body:
         body = _HAN_FRACTION.sub(r"\2/\1", _HAN_PERCENT.sub(r"\1%", body))
     read = _read(body)
-    unit = parse_unit(body[read[1] :]) if read else None
-    if read is None or unit is None:
+    if read is None:
         return None
-    (value, places), _ = read
+    (value, places), end = read
+    unit = parse_unit(body[end:], one=value <= 1)
+    if unit is None or (money and unit.name):
+        return None
+    unit = replace(unit, name=money) if money else unit
     value = (-value if sign and sign[1] != "+" else value) * unit.scale
     return Number(value, places if unit.scale == 1 else None, unit)
 
@@ -80,6 +88,18 @@ def same_number(a: Number, b: Number) -> bool:
         and round(exact.value, written.places) == written.value
         for exact, written in ((a, b), (b, a))
     )
+
+
+def _money(text: str) -> str | None:
+    """The currency that stands before a number: `\\$5`, `€5`, and `$5`, where the dollar sign opens no formula."""
+    match = _MONEY.search(text if text.isascii() else text.translate(ALL))
+    if match is None:
+        return None
+    if match[0].endswith("$") and "\\" not in match[0]:
+        paired = len(_UNESCAPED.findall(text)) % 2 == 0
+        if paired or not (_OPENING.match(text) or text.rstrip().endswith("$") or len(match[0]) > 1):
+            return None
+    return CURRENCIES.get(match[0].replace("\\", ""))
 
 
 def _read(text: str) -> tuple[tuple[Fraction, int | None], int] | None:

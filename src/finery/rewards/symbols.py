@@ -27,6 +27,8 @@ _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _SPACING = re.compile(r"\\[,;: ]|~|\\q?quad(?![A-Za-z])|\\(?:thinspace|hspace\s*\{[^{}]*\})")
 _DRESS = re.compile(r"\\[()\[\]]|\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr)(?![A-Za-z])|\\!|\*\*|\\\\$")
 _CURRENCY = re.compile(r"(?:\b(?:US|HK|NZ|[AC]))?\\?[$€£¥₹]")
+_FACTORIAL = re.compile(r"[0-9)}\]]\s?!+$")
+"""`6!` is 720: in an answer, no punctuation."""
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|bf|mbox|boxed)\s*\{([^{}\\]*)\}")
 
 
@@ -44,7 +46,8 @@ def plain(text: str) -> str:
         text = text.translate(ALL)
     text = _SPACING.sub(" ", text.replace("{,}", ",").replace(",\\!", ","))
     text = _CURRENCY.sub("", _DRESS.sub("", text)).replace("$", "")
-    text = " ".join(text.split()).strip("\"“”'` ").rstrip(".,;:!?。 ").strip()
+    text = " ".join(text.split()).strip("\"“”'` ").rstrip(".,;:?。 ").strip()
+    text = text if _FACTORIAL.search(text) else text.rstrip(".,;:!?。 ")
     whole = _WRAPPER.fullmatch(text)
     return whole[1].strip() if whole else text
 

@@ -8,7 +8,7 @@ gym(task, entry, answer) -> float
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -49,20 +49,50 @@ def math(gold: str, answer: str) -> bool:
 
 
 def _differ(a: Any, b: Any, percent: bool) -> bool:
-    """Whether both are rationals, or sets, tuples or intervals of them in one shape, and differ."""
+    """Whether both are rationals, or sets, tuples, intervals or matrices in one shape, and a member differs."""
     import sympy
 
     a, b = (x.rhs if isinstance(x, sympy.Equality) and isinstance(x.lhs, sympy.Symbol) else x for x in (a, b))
     if isinstance(a, sympy.Interval) and isinstance(b, sympy.Interval):
         return _differ(a.start, b.start, percent) or _differ(a.end, b.end, percent)
-    if isinstance(a, sympy.Tuple | sympy.FiniteSet) and type(a) is type(b) and len(a.args) == len(b.args):
-        if isinstance(a, sympy.Tuple):
-            return any(_differ(x, y, percent) for x, y in zip(a.args, b.args, strict=True))
-        first, second = _rationals(a.args), _rationals(b.args)
-        whole = len(first) == len(second) == len(a.args)
-        return whole and any(not _same(x, y, percent) for x, y in zip(first, second, strict=True))
+    if isinstance(a, sympy.MatrixBase) and isinstance(b, sympy.MatrixBase) and a.shape == b.shape:
+        return any(_differ(x, y, percent) for x, y in zip(a, b, strict=True))
+    if isinstance(a, sympy.Tuple) and isinstance(b, sympy.Tuple) and len(a.args) == len(b.args):
+        return any(_differ(x, y, percent) for x, y in zip(a.args, b.args, strict=True))
+    if isinstance(a, sympy.FiniteSet) and isinstance(b, sympy.FiniteSet) and len(a.args) == len(b.args):
+        return not _paired(a.args, b.args, percent)
     x, y = _rational(a), _rational(b)
-    return x is not None and y is not None and not _same(x, y, percent)
+    if x is not None and y is not None:
+        return not _same(x, y, percent)
+    return _no_rounding(x, b) or _no_rounding(y, a)
+
+
+def _paired(a: Sequence[Any], b: Sequence[Any], percent: bool) -> bool:
+    """Whether the members can be paired so that no pair differs (augmenting paths)."""
+    partner: dict[int, int] = {}
+
+    def seek(i: int, seen: set[int]) -> bool:
+        for j in range(len(b)):
+            if j not in seen and not _differ(a[i], b[j], percent):
+                seen.add(j)
+                if j not in partner or seek(partner[j], seen):
+                    partner[j] = i
+                    return True
+        return False
+
+    return all(seek(i, set()) for i in range(len(a)))
+
+
+def _no_rounding(rational: tuple[Fraction, int | None] | None, value: Any) -> bool:
+    """Whether a rational stands beside an irrational number and is not its rounding to 6 decimals or more."""
+    import sympy
+
+    if rational is None or not isinstance(value, sympy.Expr) or not value.is_number or not value.is_real:
+        return False
+    exact, places = rational
+    if places is None or places < 6:
+        return True
+    return abs(value.evalf(places + 20) - sympy.Rational(exact.numerator, exact.denominator)) > sympy.Rational(1, 2 * 10**places)
 
 
 def _same(a: tuple[Fraction, int | None], b: tuple[Fraction, int | None], percent: bool) -> bool:
@@ -78,11 +108,6 @@ def _same(a: tuple[Fraction, int | None], b: tuple[Fraction, int | None], percen
 
 def _divides_a_power_of_ten(number: int) -> bool:
     return pow(10, number.bit_length(), number) == 0
-
-
-def _rationals(values: Iterable[Any]) -> list[tuple[Fraction, int | None]]:
-    """Those that are rational, in order of size."""
-    return sorted((known for each in values if (known := _rational(each))), key=lambda known: known[0])
 
 
 def _rational(value: Any) -> tuple[Fraction, int | None] | None:
