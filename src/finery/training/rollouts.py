@@ -48,8 +48,8 @@ def start_from(model: Any, folder: Path) -> None:
     grown = size is not None and rows != size
     if grown or any("trainable_tokens" in name for name, _ in model.named_parameters()):
         raise InputError(
-            f"use_vllm: the policy is an adapter with tokens of its own, and {folder.name}, from which vLLM starts, has "
-            "none of them; make one model of it first, by a stage of kind merge, method linear, of this one model"
+            f"use_vllm: the policy is an adapter with tokens of its own, and {folder.name}, from which vLLM starts, "
+            "has none of them; make one model of it first, by a stage of kind merge, method linear, of this one model"
         )
     inner = model.get_base_model() if hasattr(model, "peft_config") else model
     inner.name_or_path = str(folder)
@@ -143,7 +143,7 @@ def _merged(layer: Any) -> torch.Tensor:
         with torch.no_grad():
             base.weight.data = kept.to(torch.float32, copy=True)
             layer.merge()
-            merged = base.weight.data.to(kept.dtype, copy=True)
+            merged: torch.Tensor = base.weight.data.to(kept.dtype, copy=True)
             layer.unmerge()
     finally:
         base.weight.data = kept
