@@ -51,6 +51,11 @@ class _Source(Model):
     """Its share of each split's rows, mixed after the split: the source that is largest for its share is taken once, the others are repeated, evenly. By default every row is taken once."""
 
 
+def _check_columns(columns: dict[str, str]) -> None:
+    if "meta." in columns:
+        raise refuse("meta. names nothing; write meta.NAME: {column}", field="columns", column=columns["meta."])
+
+
 class FileSource(_Source):
     kind: Literal["file"]
     """JSON, JSONL, CSV or Parquet, compressed or not."""
@@ -69,6 +74,7 @@ class FileSource(_Source):
 
     @model_validator(mode="after")
     def _check(self) -> FileSource:
+        _check_columns(self.columns)
         if text_codec(self.encoding) is None:
             near = difflib.get_close_matches(self.encoding.lower(), _ENCODINGS, 1)
             hint = f"did you mean {near[0]}?" if near else f"write for example {', '.join(_ENCODINGS[:4])}"
@@ -95,6 +101,11 @@ class HubSource(_Source):
     """Take a number in a text column as the text it was written as; without it such a row is rejected."""
     roles: dict[str, Literal["system", "user", "assistant", "tool"]] = {}
     """The file's own role words in conversations, beside the known ones: `{bing: assistant}`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> HubSource:
+        _check_columns(self.columns)
+        return self
 
 
 class ReasoningGymSource(_Source):

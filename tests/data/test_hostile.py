@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import json
+import os
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -15,6 +17,7 @@ from pydantic import ValidationError
 
 from finery.data.clean.backtracking import is_quick
 from finery.errors import InputError
+from finery.language.files import missing
 from finery.rewards.patterns import PROCESS
 from finery.schemas.data import DataStage
 
@@ -287,3 +290,85 @@ def test_text_and_messages_name_the_lines_that_differ(make: Callable[..., Any], 
     write("a.jsonl", [*rows, {"prompt": turns, "answer": "c"}, {"prompt": "z", "answer": "d"}])
     with pytest.raises(InputError, match=r"a\.jsonl:31: prompt is messages where it was text before \(a\.jsonl:1\)"):
         make(source("./a.jsonl"))
+
+
+def test_csv_cells_of_tests_and_sql_are_json_or_text(make: Callable[..., Any], write: Callable[..., Path]) -> None:
+    tests, query = '{"entry_point": "f", "test": "def check(f): pass"}', '{"query": "select 1", "database": "a.db"}'
+    rows = [["p", tests, query], ["q", "[f(1)] == [2]", "x"], ["r", '["assert f(1) == 1"]', "y"]]
+    write(
+        "a.csv",
+        "\n".join(",".join('"' + c.replace('"', '""') + '"' for c in r) for r in [["prompt", "t", "sql"], *rows]),
+    )
+    made = {row["prompt"]: row for row in make(source("./a.csv", columns={"tests": "t"})).rows("train")}
+    assert made["p"]["tests"] == json.loads(tests)
+    assert made["p"]["sql"] == json.loads(query)
+    assert made["q"]["tests"] == "[f(1)] == [2]"
+    assert made["q"]["sql"] == "x"
+    assert made["r"]["tests"] == ["assert f(1) == 1"]
+    write("a.jsonl", [{"prompt": "p", "tests": tests}])
+    assert make(source("./a.jsonl")).rows("train")[0]["tests"] == tests
+    write("b.csv", 'prompt,tests\np,"{""a"": 1, ""a"": 2}"\nq,x\n')
+    (reject,) = make(source("./b.csv")).rejects
+    assert (reject["line"], reject["field"], reject["code"]) == (2, "tests", "duplicate_key")
+
+
+def test_what_is_no_file_is_named_as_what_it_is(make: Callable[..., Any], tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "loop.jsonl").symlink_to("loop.jsonl")
+    (tmp_path / "gone.jsonl").symlink_to("nothing.jsonl")
+    for path, words in {
+        "./pipe.jsonl": "pipe.jsonl: is a pipe",
+        "./p*.jsonl": r"p\*\.jsonl: pipe\.jsonl is a pipe",
+        "./loop.jsonl": "loop.jsonl: is a symbolic link that leads back to itself",
+        "./gone.jsonl": "gone.jsonl: is a symbolic link to nothing.jsonl, which is not there",
+        "/dev/null": "/dev/null: is a device",
+    }.items():
+        with pytest.raises(InputError, match=words):
+            make(source(path))
+    assert "is a pipe" in str(missing("./pipe.jsonl", tmp_path))
+    assert "is a device" in str(missing("/dev/null", tmp_path))
+    assert "leads back to itself" in str(missing("./loop.jsonl", tmp_path))
+
+
+def test_the_folder_of_the_yaml_file_can_be_a_source(make: Callable[..., Any], tmp_path: Path) -> None:
+    work = tmp_path / "rows"
+    work.mkdir()
+    with pytest.raises(InputError, match=r"sources\.0: \.: holds no data file"):
+        make(source("./"), base=work)
+    (work / "a.jsonl").write_text('{"prompt": "p", "completion": "c"}\n')
+    assert make(source("./"), base=work).card["sources"][0]["files"][0]["file"] == "a.jsonl"
+
+
+@pytest.mark.parametrize(
+    "text", ['{\n  "prompt": "p",\n  "completion": "c"\n}\n', '[\n {"prompt":\n "p"}\n]\n', '{"prompt":\n"p"}']
+)
+def test_rows_over_several_lines_are_told_how_to_be_written(
+    make: Callable[..., Any], write: Callable[..., Path], text: str
+) -> None:
+    write("a.jsonl", text)
+    with pytest.raises(InputError, match=r"a\.jsonl:1: not JSON: .*write the rows as one list"):
+        make(source("./a.jsonl"))
+
+
+def test_a_column_that_leads_nowhere_is_told(make: Callable[..., Any], write: Callable[..., Path]) -> None:
+    write("a.jsonl", LEVELS)
+    with pytest.raises(InputError, match=r"sources\.0\.columns\.answer: meta\.level\.x\.y leads to nothing in any row"):
+        make(source("./a.jsonl", columns={"answer": "meta.level.x.y"}))
+    assert make(source("./a.jsonl", columns={"answer": "meta.topic"})).rows("train")[0]["answer"] == "a"
+    assert "meta. names nothing; write meta.NAME: prompt" in refused(source("./a.jsonl", columns={"meta.": "prompt"}))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"task": "zzzzzz"}, r"has no task zzzzzz; there are .*, .* and \d+ more$"),
+        ({"config": {"min_term": 3}}, r"config\.min_term: chain_sum has no parameter min_term; did you mean min_terms"),
+        ({"config": {"min_terms": "x"}}, r"config\.min_terms: found text 'x'; a number is expected \(by default 2\)"),
+        ({"config": {"min_terms": True}}, r"config\.min_terms: found true; a number is expected"),
+    ],
+)
+def test_a_task_of_reasoning_gym_is_refused_in_words(
+    make: Callable[..., Any], more: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError, match=message):
+        make({"sources": [{"kind": "reasoning_gym", "task": "chain_sum", "rows": 3} | more]})

@@ -13,6 +13,7 @@ from finery.schemas.data import FileSource, HubSource, Source
 
 _MADE_ANEW = ("id", "weight")
 """What rows of a data set of finery's have of their own; both are made for the new one."""
+_OF_MESSAGES = ("role", "content", "from", "value")
 
 
 class Columns:
@@ -36,6 +37,7 @@ class Columns:
         self._where, self._cot = where, cot
         self._present: dict[str, None] = {}
         self._how: Format | None = None
+        self._some = False
         if reading.format == "made" or not isinstance(source, FileSource | HubSource):
             return
         if not head:
@@ -69,7 +71,9 @@ class Columns:
             return row
         if not value.keys() <= self._present.keys():
             self._present.update(dict.fromkeys(value))
-        return self._how.row(value)
+        row = self._how.row(value)
+        self._some = True
+        return row
 
     def ignored(self) -> list[str] | None:
         """The columns that no row's reading used, once all are read; None for rows that were made, not read.
@@ -81,6 +85,18 @@ class Columns:
             return None
         how = self._how
         recognise(how.name, how.columns, self._present, self._where)
+        if self._some:
+            self._check_paths(how)
         names = [*stray(how.name, how.columns, self._present, cot=self._cot), *sorted(how.ignored)]
         # a key may hold half a surrogate pair, which neither the card nor a warning can be written with
         return [name.encode("utf-8", "backslashreplace").decode() for name in names]
+
+    def _check_paths(self, how: Format) -> None:
+        """Refuse a path that leads to nothing in every row that was read."""
+        for column, target in how.columns.items():
+            unread = (*_OF_MESSAGES, *(() if self._cot else ("cot",)))
+            if "." in target and target not in self._present and target not in how.reached and column not in unread:
+                raise InputError(
+                    f"{self._where}.columns.{column}: {target} leads to nothing in any row; "
+                    "a path goes from a column through the keys of its objects"
+                )

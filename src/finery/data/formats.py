@@ -52,6 +52,7 @@ class Format:
         roles: the source's own role words to finery's, beside ROLES.
         cot: read the column `cot`.
         ignored: columns, and keys of messages, that no row's reading used.
+        reached: paths `a.b` of `columns` that some row has.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Format:
     roles: Mapping[str, str] = field(default_factory=dict)
     cot: bool = False
     ignored: set[str] = field(default_factory=set)
+    reached: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         # worked out once: `row` runs a million times
@@ -96,6 +98,8 @@ class Format:
         inner: Any = value
         for part in name.split("."):
             inner = inner.get(part) if isinstance(inner, Mapping) else None
+        if inner is not None:
+            self.reached.add(name)
         return inner
 
     def text(self, value: Mapping[str, Any], column: str) -> str:
@@ -203,6 +207,8 @@ def _check_columns(asked: str, columns: Mapping[str, str], there: Mapping[str, N
             near = difflib.get_close_matches(column, known, 1)
             hint = f"; did you mean {near[0]}?" if near else f"; it has {', '.join(known)}, cot, meta, meta.NAME"
             raise InputError(f"{where}.columns: {column} is no column of format {asked}{hint}")
+        if column == "meta.":
+            raise InputError(f"{where}.columns: meta. names nothing; write meta.NAME: {target}")
         if column not in keys and target not in there and target.split(".")[0] not in there:
             raise InputError(
                 f"{where}.columns.{column}: no row has a column {target}; there are {', '.join(there) or 'none'}"

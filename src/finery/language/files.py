@@ -6,6 +6,7 @@ import glob
 import os
 from pathlib import Path
 
+from finery.data.paths import strange
 from finery.language.problems import cut, nearest
 
 
@@ -13,6 +14,8 @@ def missing(text: str, folder: Path) -> str | None:
     """What is wrong with a path, folder or glob of the user's own, or None."""
     path = _path(text, folder)
     try:
+        if wrong := strange(path):
+            return f"{cut(text)} {wrong}"
         if os.path.isdir(path):
             return None if os.listdir(path) else f"{cut(text)} is an empty folder"
         if os.path.isfile(path) or glob.glob(path, recursive=True):

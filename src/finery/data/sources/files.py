@@ -5,13 +5,14 @@ from __future__ import annotations
 import glob
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from finery.data.dataset import DATA_FILE, INFO_FILE, iter_dataset
+from finery.data.paths import strange
 from finery.data.records import Reading, Record
 from finery.data.sources.jsonfiles import json_records, jsonl_records
 from finery.data.sources.streams import PACKED, Hashed, decoded, pieces, unpack_to
@@ -59,17 +60,24 @@ def read_files(source: FileSource, path: Path, *, where: str, work: Path) -> Rea
         return _own(path, path.name)
     files, skipped = find_files(path, _shown(source.path), where)
     warnings = [f"{where}: {source.path}: not data, left out: {', '.join(skipped[:5])}"] if skipped else []
-    reading = read_all(files, encoding=source.encoding, where=where, work=work)
+    reading = read_all(files, encoding=source.encoding, where=where, work=work, parsed=parsed(source.columns))
     return Reading(reading.records, source.format, reading.facts, warnings)
 
 
-def read_all(files: Sequence[DataFile], *, encoding: str, where: str, work: Path) -> Reading:
+def parsed(columns: Mapping[str, str]) -> frozenset[str]:
+    """The names of a file's columns whose CSV cells may hold JSON: those of `tests` and `sql`."""
+    return frozenset(columns.get(column, column) for column in ("tests", "sql"))
+
+
+def read_all(
+    files: Sequence[DataFile], *, encoding: str, where: str, work: Path, parsed: frozenset[str] = frozenset()
+) -> Reading:
     """The records of some files; each file's sha256, size and count are in `facts` once it has been read."""
     facts: list[dict[str, Any]] = []
 
     def records() -> Iterator[Record]:
         for file in files:
-            yield from _counted(file, _records(file, encoding, where, work), facts)
+            yield from _counted(file, _records(file, encoding, where, work, parsed), facts)
 
     return Reading(records(), "auto", {"files": facts})
 
@@ -79,6 +87,8 @@ def find_files(path: Path, shown: str, where: str) -> tuple[list[DataFile], list
 
     Hidden files are no part of a folder. A folder with Python code is refused: finery runs no data set scripts.
     """
+    if wrong := strange(path):
+        raise InputError(f"{where}: {shown}: {wrong}")
     if path.is_file():
         file = DataFile(path, path.name if shown.startswith(("/", "~")) else shown)
         if file.form is None:
@@ -87,7 +97,8 @@ def find_files(path: Path, shown: str, where: str) -> tuple[list[DataFile], list
     if path.is_dir():
         found = [p for p in sorted(path.rglob("*")) if p.is_file() and not _hidden(p.relative_to(path))]
         root = path.name if shown.startswith(("/", "~")) else shown.rstrip("/")
-        files = [DataFile(p, f"{root}/{p.relative_to(path).as_posix()}") for p in found]
+        below = f"{root}/" if root not in ("", ".") else ""
+        files = [DataFile(p, below + p.relative_to(path).as_posix()) for p in found]
         scripts = [file.name for file in files if file.path.suffix == ".py"]
         if scripts:
             raise InputError(
@@ -97,10 +108,12 @@ def find_files(path: Path, shown: str, where: str) -> tuple[list[DataFile], list
     else:
         matches = sorted(glob.glob(str(path), recursive=True))
         files = [DataFile(Path(p), _matched(p, path, shown)) for p in matches if os.path.isfile(p)]
+        if not files and (odd := [f"{_matched(p, path, shown)} {why}" for p in matches if (why := strange(p))]):
+            raise InputError(f"{where}: {shown}: {odd[0]}")
         if not files:
             raise InputError(f"{where}: {shown}: no such file, folder or match")
-        if strange := [file.name for file in files if file.form is None]:
-            raise InputError(f"{where}: {shown}: matches {strange[0]}, no data file; accepted are {ACCEPTED}")
+        if others := [file.name for file in files if file.form is None]:
+            raise InputError(f"{where}: {shown}: matches {others[0]}, no data file; accepted are {ACCEPTED}")
     if not any(file.form for file in files):
         raise InputError(f"{where}: {shown}: holds no data file; accepted are {ACCEPTED}")
     return [file for file in files if file.form], [file.name for file in files if not file.form]
@@ -137,7 +150,9 @@ def _counted(
         facts.append({"file": file.name, "sha256": opened.sha256, "bytes": opened.size, "rows": rows})
 
 
-def _records(file: DataFile, encoding: str, where: str, work: Path) -> Callable[[Hashed], Iterator[Record]]:
+def _records(
+    file: DataFile, encoding: str, where: str, work: Path, parsed: frozenset[str]
+) -> Callable[[Hashed], Iterator[Record]]:
     """What reads a file's form."""
     form = file.form
     if form == ".parquet":
@@ -146,7 +161,7 @@ def _records(file: DataFile, encoding: str, where: str, work: Path) -> Callable[
     def read(opened: Hashed) -> Iterator[Record]:
         text = decoded(pieces(opened, file.path, file.name), encoding, file.name, where)
         if form in (".csv", ".tsv"):
-            return csv_records(text, file.name, "\t" if form == ".tsv" else ",")
+            return csv_records(text, file.name, "\t" if form == ".tsv" else ",", parsed)
         if form == ".json":
             begun, text = _begun(text)
             if begun != "{":
@@ -184,7 +199,7 @@ def _hidden(path: Path) -> bool:
 
 
 def _shown(text: str) -> str:
-    return text.removeprefix("./")
+    return text.removeprefix("./") or "."
 
 
 def _matched(match: str, pattern: Path, shown: str) -> str:

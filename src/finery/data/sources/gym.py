@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from finery.data.records import Reading
+from finery.data.records import Reading, found
 from finery.errors import InputError
 from finery.schemas.data import ReasoningGymSource
 
@@ -13,6 +16,13 @@ KEY = "reasoning_gym"
 """The key of `meta` that holds {"task": name, "entry": {question, answer, metadata}}."""
 TUPLE = "__tuple__"
 """Tuples are kept as {"__tuple__": [...]}: some verifiers compare with them, and JSON has none."""
+_DUE: tuple[tuple[Any, str], ...] = (
+    (bool, "true or false"),
+    ((int, float), "a number"),
+    (str, "text"),
+    ((list, tuple), "a list"),
+)
+"""The type of a parameter's default, and what a user calls it."""
 
 
 def read_gym(source: ReasoningGymSource, *, seed: int, where: str) -> Reading:
@@ -42,17 +52,16 @@ def _entries(source: ReasoningGymSource, seed: int, where: str) -> list[dict[str
     except ImportError as error:
         raise InputError(f"{where}: needs the Python package reasoning-gym; pip install 'finery[train]'") from error
     if source.task not in DATASETS:
-        import difflib
-
-        near = difflib.get_close_matches(source.task, list(DATASETS), 3)
-        raise InputError(f"{where}.task: reasoning-gym has no task {source.task}; did you mean {' or '.join(near)}?")
+        raise InputError(f"{where}.task: reasoning-gym has no task {source.task}; {_near(source.task, DATASETS)}")
+    _check_config(source, DATASETS[source.task][1], where)
     try:
         made = reasoning_gym.create_dataset(source.task, seed=seed, size=source.rows, **source.config)
-    except (TypeError, ValueError, AssertionError) as error:
-        raise InputError(f"{where}.config: {source.task} refuses it: {error or type(error).__name__}") from error
+        items = list(made)
+    except Exception as error:  # whatever one of a hundred generators raises on a config it cannot work with
+        raise InputError(f"{where}.config: {source.task} refuses it: {str(error) or type(error).__name__}") from error
     score = reasoning_gym.get_score_answer_fn(source.task)
     entries = []
-    for item in made:
+    for item in items:
         entry = {name: item.get(name) for name in ("question", "answer", "metadata")}
         kept = json_form(entry, source.task, where)
         if entry["answer"] is not None and score(entry["answer"], revived(kept)) != score(entry["answer"], entry):
@@ -61,6 +70,37 @@ def _entries(source: ReasoningGymSource, seed: int, where: str) -> list[dict[str
             )
         entries.append(kept)
     return entries
+
+
+def _near(name: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known), 3)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    names = sorted(known)
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return f"there are {', '.join(names[:: max(1, len(names) // 12)][:12])}{more}"
+
+
+def _check_config(source: ReasoningGymSource, config: type, where: str) -> None:
+    """Hold a task's parameters to their names, and numbers, text and lists to what the defaults are.
+
+    Raises:
+        InputError: with the parameter.
+    """
+    known = {field.name: field for field in dataclasses.fields(config) if field.name not in ("seed", "size")}
+    for name, value in source.config.items():
+        at = f"{where}.config.{name}"
+        if name not in known:
+            raise InputError(f"{at}: {source.task} has no parameter {name}; {_near(name, known)}")
+        default = known[name].default
+        due = next((words for kinds, words in _DUE if isinstance(default, kinds)), None)
+        fits = next((kinds for kinds, words in _DUE if words == due), object)
+        if (
+            due
+            and value is not None
+            and (not isinstance(value, fits) or isinstance(value, bool) != isinstance(default, bool))
+        ):
+            raise InputError(f"{at}: found {found(value)}; {due} is expected (by default {default})")
 
 
 def json_form(value: Any, task: str, where: str) -> Any:

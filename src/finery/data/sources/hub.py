@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from finery.data.records import Reading
-from finery.data.sources.files import ACCEPTED, DataFile, read_all
+from finery.data.sources.files import ACCEPTED, DataFile, parsed, read_all
 from finery.errors import InputError
 from finery.schemas.data import HubSource
 
@@ -38,7 +38,7 @@ def read_hub(source: HubSource, *, where: str, work: Path, cache: Path | None = 
         raise InputError(f"{where}.name: {source.name} is not a hub data set; write org/name")
     folder, commit = fetch(source, where, cache)
     files = split_files(source, folder, where, work)
-    reading = read_all(files, encoding="utf-8", where=where, work=work)
+    reading = read_all(files, encoding="utf-8", where=where, work=work, parsed=parsed(source.columns))
     facts = {"hub": source.name, "revision": source.revision, "commit": commit, "split": source.split, **reading.facts}
     return Reading(reading.records, source.format, facts | ({"config": source.config} if source.config else {}))
 

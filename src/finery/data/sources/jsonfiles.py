@@ -64,6 +64,22 @@ def jsonl_records(text: Iterable[str], name: str) -> Iterator[Record]:
             yield _line(line, name, number)
 
 
+def json_value(text: str) -> Any:
+    """The value of a cell that begins as an object or a list; text that is not JSON is left as it is.
+
+    Raises:
+        Reject: it is JSON that cannot be kept: a key twice, nested too deeply, a number of too many digits.
+    """
+    try:
+        return _DECODER.decode(text)
+    except json.JSONDecodeError:
+        return text
+    except _Duplicate as error:
+        raise Reject("", "duplicate_key", f"key {error.key!r} stands twice in one object") from None
+    except (ValueError, RecursionError) as error:
+        raise Reject("", "not_json", f"not JSON: {_words(error)}") from None
+
+
 def _line(line: str, name: str, number: int) -> Record:
     at = ("line", number)
     try:
@@ -74,6 +90,10 @@ def _line(line: str, name: str, number: int) -> Record:
         )
     except json.JSONDecodeError as error:
         reason = f"not JSON: {error.msg} at column {error.colno}"
+        if number == 1 and (error.pos >= len(line) or line in ("{", "[")):
+            reason += (
+                "; if a row goes on on the next lines, write the rows as one list, [{...}, {...}], in a .json file"
+            )
         return Record(name, at, None, Reject("", "not_json", reason))
     except (ValueError, RecursionError) as error:
         return Record(name, at, None, Reject("", "not_json", f"not JSON: {_words(error)}"))

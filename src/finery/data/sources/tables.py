@@ -6,9 +6,11 @@ import csv
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from finery.data.records import Record, Reject
 from finery.data.sources.cells import values
+from finery.data.sources.jsonfiles import json_value
 from finery.data.sources.streams import ended_lines
 from finery.errors import InputError
 
@@ -16,8 +18,12 @@ PARQUET_ROWS = 1024
 """Rows of a Parquet file held at a time."""
 
 
-def csv_records(text: Iterable[str], name: str, delimiter: str) -> Iterator[Record]:
+def csv_records(
+    text: Iterable[str], name: str, delimiter: str, parsed: frozenset[str] = frozenset()
+) -> Iterator[Record]:
     """One record a row below the header, at the line it begins on; blank lines are skipped.
+
+    A cell of the columns `parsed` that is a JSON object or list is read as one; any other cell is text.
 
     Raises:
         InputError: no header, a column twice or without a name, or quoting that is broken.
@@ -29,10 +35,11 @@ def csv_records(text: Iterable[str], name: str, delimiter: str) -> Iterator[Reco
         if header is None:
             raise InputError(f"{name}: is empty; a header of column names is expected on line 1")
         _check_names(header, f"{name}:1")
+        json_columns = [column for column in header if column in parsed]
         line = reader.line_num + 1
         for cells in reader:
             if cells:
-                yield _row(header, cells, name, line)
+                yield _row(header, cells, name, line, json_columns)
             line = reader.line_num + 1
     except csv.Error as error:
         raise InputError(f"{name}:{reader.line_num}: is not CSV: {error}") from error
@@ -40,11 +47,18 @@ def csv_records(text: Iterable[str], name: str, delimiter: str) -> Iterator[Reco
         csv.field_size_limit(limit)
 
 
-def _row(header: list[str], cells: list[str], name: str, line: int) -> Record:
+def _row(header: list[str], cells: list[str], name: str, line: int, json_columns: list[str]) -> Record:
     if len(cells) != len(header):
         fault = Reject("", "cell_count", f"{len(cells)} cells where the header has {len(header)}")
         return Record(name, ("line", line), None, fault)
-    return Record(name, ("line", line), dict(zip(header, cells, strict=True)))
+    value: dict[str, Any] = dict(zip(header, cells, strict=True))
+    try:
+        for column in json_columns:
+            if value[column].lstrip().startswith(("{", "[")):
+                value[column] = json_value(value[column])
+    except Reject as fault:
+        return Record(name, ("line", line), None, Reject(column, fault.code, fault.reason))
+    return Record(name, ("line", line), value)
 
 
 def parquet_records(path: Path, name: str) -> Iterator[Record]:
