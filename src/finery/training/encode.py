@@ -153,7 +153,7 @@ def fitted(
     for row, rendered in render(rows, tokenizer, ends, completion_only, assistant_only, name):
         if row.get("messages") and row.get("completion") is not None:
             raise InputError(
-                f"{name}: row {row['id']} has both messages and a completion, which are two answers; keep one of the two"
+                f"{name}: row {row['id']} has both messages and a completion, two answers; keep one of them"
             )
         reason = rendered if isinstance(rendered, str) else _unfit(rendered, max_length, overlong, tokenizer)
         if reason or isinstance(rendered, str):
