@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
 from finery.schemas.base import EXECUTION, FilePath, Free, Model, refuse
 
+_TAG = re.compile(r"[A-Za-z0-9_-]+")
+
 
 class _Reward(Model):
     packages: ClassVar[tuple[str, ...]] = ()
     """Distributions whose versions decide the score; they enter the key of a stage that uses it."""
+    highest: ClassVar[float | None] = 1.0
+    """The most that a completion can score; None where the kind sets no end."""
 
     weight: float = 1.0
     """Its share in the sum that grpo maximises."""
@@ -20,6 +25,18 @@ class _Reward(Model):
     """Whether this reward decides solved or not; the only reward of a list does so by itself."""
     pass_threshold: float = 1.0
     """The score from which a completion counts as solved."""
+
+    @model_validator(mode="after")
+    def _can_be_passed(self) -> Self:
+        set_by_user = "pass_threshold" in self.model_fields_set
+        if set_by_user and self.highest is not None and self.pass_threshold > self.highest:
+            raise refuse(
+                "{threshold} is more than {highest}, the highest score of this kind; nothing would ever pass",
+                field="pass_threshold",
+                threshold=self.pass_threshold,
+                highest=self.highest,
+            )
+        return self
 
     def packages_in_use(self) -> tuple[str, ...]:
         return self.packages
@@ -42,14 +59,25 @@ class FormatReward(_Reward):
     """1.0 when the completion has the form asked for, else 0.0."""
     pattern: str | None = None
     """A regular expression the whole completion must match (`.` takes newlines); by default `tags` is asked for."""
-    tags: list[str] = ["think", "answer"]
+    tags: Annotated[list[str], Field(min_length=1)] = ["think", "answer"]
     """Tags that must each stand exactly once, in this order, non-empty, with nothing outside them."""
+
+    @model_validator(mode="after")
+    def _check(self) -> FormatReward:
+        odd = next((name for name in self.tags if not _TAG.fullmatch(name)), None)
+        if odd is not None:
+            raise refuse("{name} is no name of a tag: letters, digits, _ and - only", field="tags", name=repr(odd))
+        twice = next((name for name in self.tags if self.tags.count(name) > 1), None)
+        if twice is not None:
+            raise refuse("{name} is there twice; each tag stands exactly once", field="tags", name=twice)
+        return self
 
 
 class ReasoningGymReward(_Reward):
     kind: Literal["reasoning_gym"]
     """The score of reasoning-gym's own verifier for the row's task."""
     packages = ("reasoning-gym",)
+    highest = None
     extract: Literal["auto", "hash", "boxed", "tag", "whole"] = "auto"
     """Where the answer stands in the completion; `auto` takes an <answer> tag, `####`, `\\boxed{}`, else the whole text."""
 
@@ -57,6 +85,7 @@ class ReasoningGymReward(_Reward):
 class LengthReward(_Reward):
     kind: Literal["length"]
     """A soft penalty over a budget: 0 up to max_tokens - cache, falling to -1 at max_tokens and beyond (DAPO, arXiv 2503.14476, equation 13)."""
+    highest = 0.0
     max_tokens: Annotated[int, Field(ge=1)]
     """The tokens of a completion from which the penalty is whole."""
     cache: Annotated[int, Field(ge=1)]
@@ -109,6 +138,7 @@ class StepsReward(_Reward):
 class RepetitionReward(_Reward):
     kind: Literal["repetition"]
     """A penalty from -1 to 0: minus the share of the completion's n-grams that repeat an earlier one (arXiv 2502.03373)."""
+    highest = 0.0
     ngram: Annotated[int, Field(ge=1)] = 8
     """Tokens in an n-gram."""
 
@@ -151,6 +181,7 @@ class SqlReward(_Reward):
 class PythonReward(_Reward):
     kind: Literal["python"]
     """A function of your own, with TRL's signature `(prompts, completions, completion_ids, **columns)` plus `truncated`."""
+    highest = None
     file: FilePath
     """The Python file that holds it."""
     function: str

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter, ValidationError
 
 from finery.contract import Interrupted
 from finery.errors import InputError, StageError
@@ -18,7 +19,7 @@ from finery.rewards.repetition import repeated
 from finery.rewards.rewardset import checked
 from finery.rewards.steps import StepsFunction
 from finery.rewards.user import UserFunction
-from finery.schemas.rewards import PythonReward
+from finery.schemas.rewards import PythonReward, Reward
 
 Make = Callable[..., RewardSet]
 
@@ -242,11 +243,6 @@ def test_a_file_that_is_no_schema_is_bad_input(schema: Callable[..., RewardSet],
         schema(document)
 
 
-def test_a_reference_that_leads_nowhere_is_the_schemas_fault(schema: Callable[..., RewardSet]) -> None:
-    with pytest.raises(StageError, match=r"\$defs/gone leads nowhere"):
-        run(schema({"$ref": "#/$defs/gone"}), ["1"])
-
-
 # steps
 
 
@@ -324,6 +320,98 @@ def test_steps_of_a_pattern_of_ones_own(rewards: Make) -> None:
     made = rewards({"kind": "steps", "pattern": r"\[(?P<left>.*?) gives (?P<right>.*?)\]"})
     row = {"prompt": "p", "completion": "[2*3 gives 6] [6+1 gives 7]"}
     assert run(made, ["[3*2 gives 6] 6+1=7", "[2*3 gives 6][6+1 gives 7]", "[x gives y]"], [row] * 3) == [0.5, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"$ref": "#/nope"}, "#/$ref: refers to #/nope, which is not in this file"),
+        ({"$dynamicRef": "#x"}, "#/$dynamicRef: refers to #x"),
+        ({"properties": {"a/b": {"items": {"anyOf": [{}, {"$ref": "#/$defs/gone"}]}}}}, "#/properties/a~1b/items/anyOf/1/$ref: refers to #/$defs/gone"),
+        ({"$id": "http://h/a", "$ref": "http://h/a#/x"}, "refers to http://h/a#/x"),
+        ({"$ref": "http://127.0.0.1:9/x"}, "nothing is fetched"),
+        ({"$id": "http://127.0.0.1:9/", "$ref": "other.json"}, "refers to other.json"),
+        ({"$ref": "file:///etc/passwd"}, "refers to file:///etc/passwd"),
+        ({"$id": "http://h/", "$defs": {"a": {"$anchor": "q"}}, "$ref": "http://evil#q"}, "refers to http://evil#q"),
+        ({"$ref": "#/required", "required": ["a"]}, "which is no JSON Schema"),
+        ({"$ref": "#/x-mine", "x-mine": {"type": "strnig"}}, "which is no JSON Schema: 'strnig' is not valid"),
+        ({"$ref": "#/x-mine", "x-mine": {"items": {"$ref": "#/gone"}}}, "#/$ref/items/$ref: refers to #/gone"),
+        ({"enum": [1], "items": {"$ref": "#/enum/1"}}, "#/items/$ref: refers to #/enum/1"),
+    ],
+)  # fmt: skip
+def test_a_reference_that_leads_nowhere_is_an_error_at_the_start(
+    rewards: Make, tmp_path: Path, schema: Any, said: str
+) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    with pytest.raises(InputError) as error:
+        rewards({"kind": "json_schema", "file": "schema.json"})
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad"),
+    [
+        ({"enum": [{"$ref": "http://x"}]}, '{"$ref": "http://x"}', "{}"),
+        ({"const": {"$ref": "#/gone", "$dynamicRef": 5}}, '{"$ref": "#/gone", "$dynamicRef": 5}', "{}"),
+        ({"properties": {"$ref": {"type": "string"}}}, '{"$ref": "x"}', '{"$ref": 1}'),
+        ({"default": {"$ref": "#/gone"}, "examples": [{"$ref": "#/gone"}], "type": "object"}, "{}", "1"),
+        ({"$defs": {"n": {"$dynamicAnchor": "x", "type": "integer"}}, "items": {"$dynamicRef": "#x"}}, "[1]", '["a"]'),
+        ({"$id": "urn:a", "$defs": {"b": {"$id": "urn:b", "type": "object"}}, "$ref": "urn:b"}, "{}", "1"),
+        ({"type": "array", "items": {"$ref": "#"}}, "[[], [[]]]", "[1]"),
+        ({"$ref": "https://json-schema.org/draft/2020-12/schema"}, '{"type": "string"}', '{"type": "strnig"}'),
+    ],
+)
+def test_references_within_the_file_and_data_that_looks_like_one_are_fine(
+    rewards: Make, tmp_path: Path, schema: Any, good: str, bad: str
+) -> None:
+    (tmp_path / "schema.json").write_text(json.dumps(schema))
+    made = rewards({"kind": "json_schema", "file": "schema.json"})
+    assert run(made, [good, bad]) == [1.0, 0.0]
+
+
+def test_a_number_that_none_holds_is_not_json(rewards: Make, tmp_path: Path) -> None:
+    (tmp_path / "schema.json").write_text("{}")
+    made = rewards({"kind": "json_schema", "file": "schema.json"})
+    assert run(made, ["1e999", '{"a": [-1e999]}', "1e308", "1e-999", "NaN"]) == [0.0, 0.0, 1.0, 1.0, 0.0]
+    assert "beyond what a number holds" in made.explain({}, "1e999", [], False)["json_schema"]
+
+
+# what a list may say
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "said"),
+    [
+        ({"kind": "format", "tags": []}, "tags", "at least 1 item"),
+        ({"kind": "format", "tags": ["a b"]}, "tags", "letters, digits"),
+        ({"kind": "format", "tags": [""]}, "tags", "letters, digits"),
+        ({"kind": "format", "tags": ["<a>"]}, "tags", "letters, digits"),
+        ({"kind": "format", "tags": ["a\n"]}, "tags", "letters, digits"),
+        ({"kind": "format", "tags": ["a", "b", "a"]}, "tags", "twice"),
+        *(({"kind": kind, **more, "pass_threshold": 1.5}, "pass_threshold", "1.0") for kind, more in [
+            ("answer", {}), ("format", {}), ("choice", {}), ("regex", {"pattern": "a"}), ("json_schema", {"file": "s.json"}), ("code_tests", {}), ("sql", {}), ("steps", {})]),
+        ({"kind": "length", "max_tokens": 9, "cache": 3, "pass_threshold": 0.5}, "pass_threshold", "0.0"),
+        ({"kind": "repetition", "pass_threshold": 1}, "pass_threshold", "0.0"),
+    ],
+)  # fmt: skip
+def test_what_could_never_be_met_is_refused_before_anything_runs(config: dict[str, Any], field: str, said: str) -> None:
+    with pytest.raises(ValidationError) as error:
+        TypeAdapter(Reward).validate_python(config)
+    (problem,) = error.value.errors()
+    context = problem.get("ctx", {})
+    assert field in map(str, [*problem["loc"], *context.values()])
+    assert said in f"{problem['msg']} {context}"
+
+
+def test_thresholds_and_tags_that_can_be_met_are_taken() -> None:
+    for config in (
+        {"kind": "format", "tags": ["step-1", "step_2", "Answer"]}, {"kind": "answer", "pass_threshold": 0.5}, {"kind": "answer", "pass_threshold": 1},
+        {"kind": "repetition", "pass_threshold": -0.1}, {"kind": "repetition"}, {"kind": "python", "file": "a.py", "function": "f", "pass_threshold": 7},
+    ):  # fmt: skip
+        TypeAdapter(Reward).validate_python(config)
+
+
+# python
 
 
 @pytest.mark.parametrize(

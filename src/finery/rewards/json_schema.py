@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,13 @@ from finery.rewards.patterns import TOO_LONG, ask
 from finery.rewards.rewardset import text_of
 
 _REFERENCES = ("$ref", "$dynamicRef")
+_SCHEMA = """additionalProperties contains contentSchema else if items not propertyNames then unevaluatedItems
+unevaluatedProperties"""
+_SCHEMAS = {
+    "allOf", "anyOf", "oneOf", "prefixItems", "$defs", "definitions", "dependentSchemas", "patternProperties",
+    "properties",
+}  # fmt: skip
+"""Keywords whose items or values are schemas; of the others, `enum` or `const`, what is inside is data."""
 
 
 class JsonSchemaFunction:
@@ -24,7 +32,7 @@ class JsonSchemaFunction:
         field: how an error calls the file.
 
     Raises:
-        InputError: the file is no JSON, no schema, or refers to another document.
+        InputError: the file is no JSON, no schema, or refers to what is not in it.
         StageError: the package jsonschema is not installed.
     """
 
@@ -60,13 +68,13 @@ class JsonSchemaFunction:
 
 
 def parse(text: str) -> Any:
-    """JSON as RFC 8259 has it: no NaN, and no key twice, of which readers would take the one or the other.
+    """JSON that every reader takes the same: no NaN, no number beyond a double, and no key twice.
 
     Raises:
         ValueError: it is something else.
         RecursionError: it is nested too deep.
     """
-    return json.loads(text, object_pairs_hook=_once, parse_constant=_refused)
+    return json.loads(text, object_pairs_hook=_once, parse_constant=_refused, parse_float=_number)
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -79,6 +87,13 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _refused(constant: str) -> Any:
     raise ValueError(f"{constant} is no JSON number")
+
+
+def _number(text: str) -> float:
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text[:60]} is beyond what a number holds")
+    return number
 
 
 def _read(file: Path, field: str) -> Any:
@@ -96,21 +111,56 @@ def _read(file: Path, field: str) -> Any:
         raise InputError(f"{field}: {file}: is not JSON: {error}") from error
     except SchemaError as error:
         raise InputError(f"{field}: {file}: is no JSON Schema: {error.json_path}: {error.message}") from error
-    named = {value for key, value in _pairs(schema) if key in ("$id", "$anchor", "$dynamicAnchor")}
-    for key, value in _pairs(schema):
-        if key in _REFERENCES and not value.startswith("#") and value.split("#")[0] not in named:
-            raise InputError(f"{field}: {file}: refers to {value}, which is not in this file; nothing is fetched")
+    _follow(schema, f"{field}: {file}")
     return schema
 
 
-def _pairs(schema: Any) -> Iterator[tuple[str, str]]:
-    """Every key with a text value, wherever it stands."""
-    if isinstance(schema, dict):
-        for key, value in schema.items():
-            if isinstance(value, str):
-                yield key, value
-            else:
-                yield from _pairs(value)
-    elif isinstance(schema, list):
-        for value in schema:
-            yield from _pairs(value)
+def _follow(schema: Any, where: str) -> None:
+    """Refuse a reference that leads nowhere, or to what is no schema, whether a completion would reach it or not."""
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import SchemaError
+    from jsonschema_specifications import REGISTRY  # type: ignore[import-untyped]
+    from referencing.exceptions import Unresolvable
+    from referencing.jsonschema import DRAFT202012
+
+    known = {id(part) for _, part in _parts(schema, "#")}
+    root = REGISTRY.resolver_with_root(DRAFT202012.create_resource(schema))
+    waiting = [(schema, "#", root)]
+    seen: set[int] = set()
+    while waiting:
+        part, pointer, resolver = waiting.pop()
+        if not isinstance(part, dict) or id(part) in seen:
+            continue
+        seen.add(id(part))
+        for key in (key for key in _REFERENCES if key in part):
+            said = f"{where}: {pointer}/{key}: refers to {part[key]},"
+            try:
+                found = resolver.lookup(part[key])
+                Draft202012Validator.check_schema({} if id(found.contents) in known else found.contents)
+            except Unresolvable:
+                raise InputError(f"{said} which is not in this file; nothing is fetched") from None
+            except SchemaError as error:
+                raise InputError(f"{said} which is no JSON Schema: {error.message[:200]}") from None
+            waiting.append((found.contents, f"{pointer}/{key}", found.resolver))
+        for inner, child in _children(part, pointer):
+            if isinstance(child, dict):
+                waiting.append((child, inner, resolver.in_subresource(DRAFT202012.create_resource(child))))
+
+
+def _parts(schema: Any, pointer: str) -> Iterator[tuple[str, Any]]:
+    """A schema and all within it, with their JSON pointers."""
+    yield pointer, schema
+    for inner, child in _children(schema, pointer):
+        yield from _parts(child, inner)
+
+
+def _children(schema: Any, pointer: str) -> Iterator[tuple[str, Any]]:
+    if not isinstance(schema, dict):
+        return
+    for key, value in schema.items():
+        if key in _SCHEMA.split():
+            yield f"{pointer}/{key}", value
+        elif key in _SCHEMAS:
+            pairs = value.items() if isinstance(value, dict) else enumerate(value)
+            for name, child in pairs:
+                yield f"{pointer}/{key}/{str(name).replace('~', '~0').replace('/', '~1')}", child
