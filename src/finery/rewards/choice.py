@@ -8,13 +8,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from finery.errors import InputError
-from finery.rewards.extract import Found, after_hash, boxed, tag
+from finery.rewards.extract import Found, after_hash, boxed, concluded, tag
 from finery.rewards.rewardset import text_of
 from finery.rewards.statement import statement
 from finery.rewards.symbols import fold
 
 _DRESS = "()[]{}<>.,:;!?*`'\"$。，：；！？（）【】「」“” \n\t"
 _WRAPPER = re.compile(r"\\(?:text|textbf|mathrm|mathbf|mbox)\s*\{([^{}]*)\}")
+_STATED = re.compile(
+    r"(?:^|\b(?:is|are|be|was|equals|choose|chose|chosen|pick|picked|select|selected|say|says|said|think|guess|mark|answer|go(?:es)?\s+with"
+    r"|going\s+with|definitely|clearly|certainly|surely|probably|therefore|thus|so|hence)\b|['’]s\b|[=:：,，.。;；!\n]|选择|[选是为]|所以|因此)"
+    r"(?:[\s()\[\]<>*`'\"$“”「」【】（）{,:：]|\b(?:the|an?|my|option|choice|letter|answer)\b|选项|[选是为])*$",
+    re.IGNORECASE,
+)
+"""What stands before a choice that is stated."""
+_AFTER = re.compile(
+    r"(?:[\s)\]>*`'\"$”」】）}]*(?:$|[.,:;!。，：；！(（<\n])|[)\]:.]|\s+[^\sA-Za-z?+*/^=-]"
+    r"|\s+(?:is\s+(?:the|right|correct)|because|since|as|for|due)\b|[的了。])"
+)
+"""What stands behind one: the end, punctuation, what it says (`(B) 12`), a reason."""
+_VOID_BEFORE = re.compile(
+    r"\b(?:not|never|no|none|neither|nor|except|excluding|exclude[sd]?|but|without|unlikely|cannot|eliminate[sd]?|wrong|incorrect|rules?\s+out"
+    r"|ruled\s+out|other\s+than|instead\s+of|rather\s+than|anything|non)\b|n['’]t\b|non-|\\(?:neq?|lnot|neg|not|overline|bar|sout|cancel)(?![A-Za-z])"
+    r"|[≠¬~!]=?\s*$|[不非没除]|排除",
+    re.IGNORECASE,
+)
+_VOID_AFTER = re.compile(
+    r"[\s)*\"'”）]*(?:(?:is|are|was|would\s+be|seems|looks|can)\s*)?(?:not\b|n['’]t|never\b|wrong|incorrect|false\b|impossible|out\b|also\s+wrong)"
+    r"|[\s)）]*(?:也?是)?(?:错|不对|不正确|不是|不可能)|\s*\?|\s*\^",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"[.;,。；，!！\n]")
 
 
 class ChoiceFunction:
@@ -37,7 +61,7 @@ class ChoiceFunction:
         self.how = how
         longest = sorted(self.choices, key=len, reverse=True)
         self._pattern = re.compile(
-            rf"(?<![A-Za-z0-9_不没非])(?:{'|'.join(map(re.escape, longest))})(?![A-Za-z0-9_])",
+            rf"(?<![A-Za-z0-9_])(?:{'|'.join(map(re.escape, longest))})(?![A-Za-z0-9_])",
             re.IGNORECASE if all(len(choice) > 1 for choice in longest) else 0,
         )
         self._folded = {choice.casefold(): choice for choice in self.choices}
@@ -66,15 +90,22 @@ class ChoiceFunction:
     def choose(self, text: str) -> tuple[str | None, str]:
         """The choice of a completion, None where there is none or more than one, and where it was looked for."""
         if self.how in ("first", "last"):
-            found = list(self._all(text))
+            found = [name for name, standing in self._all(concluded(text)) if standing is not None]
             return (found[0 if self.how == "first" else -1] if found else None), f"the {self.how} choice in the text"
-        for part in self._parts(text):
+        for part in self._parts(concluded(text)):
             if part.text is None:
                 return None, part.where
-            named = self._named(part.text)
-            distinct = {named} if named else set(self._all(part.text))
+            if named := self._named(part.text):
+                return named, part.where
+            found_here = list(self._all(part.text))
+            distinct = {name for name, _ in found_here}
             if len(distinct) == 1:
-                return distinct.pop(), part.where
+                stands = [standing for _, standing in found_here]
+                if None in stands:
+                    return None, f"{part.where}, where it is denied"
+                if True in stands:
+                    return distinct.pop(), part.where
+                return None, f"{part.where}, where it neither stands alone nor is stated"
             if distinct:
                 return None, f"{part.where}, where there are several: {', '.join(sorted(distinct))}"
         return None, "no choice found"
@@ -111,17 +142,26 @@ class ChoiceFunction:
                 yield Found(look(text) if mark in text else None, where)
                 return
         if self.how == "auto" and (stated := statement(text, fold(text))) is not None:
-            yield Found(stated.formula or stated.sentence, stated.where)
+            yield Found(None if stated.asked else stated.formula or stated.sentence, stated.where)
         yield Found(text, "in the whole text")
 
     def _named(self, text: str) -> str | None:
-        """The choice that a text is, brackets, dots and case aside."""
+        """The choice that a text is, brackets, dots and case aside; a question is none."""
+        if text.rstrip().endswith(("?", "？")):
+            return None
         bare = _even(text).strip(_DRESS)
         return bare if bare in self.choices else self._folded.get(bare.casefold())
 
-    def _all(self, text: str) -> Iterator[str]:
-        for match in self._pattern.finditer(_even(text)):
-            yield match[0] if match[0] in self.choices else self._folded[match[0].casefold()]
+    def _all(self, text: str) -> Iterator[tuple[str, bool | None]]:
+        """The choices in a text, and whether each stands alone or is stated; None where it is denied."""
+        text = _even(text)
+        for match in self._pattern.finditer(text):
+            name = match[0] if match[0] in self.choices else self._folded[match[0].casefold()]
+            before, after = text[max(0, match.start() - 80) : match.start()], text[match.end() : match.end() + 40]
+            if _VOID_BEFORE.search(_CLAUSE.split(before)[-1]) or _VOID_AFTER.match(after):
+                yield name, None
+            else:
+                yield name, bool(_STATED.search(before) and _AFTER.match(after))
 
 
 def _even(text: str) -> str:
