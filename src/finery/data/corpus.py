@@ -18,6 +18,7 @@ from finery.data.columns import Columns
 from finery.data.dataset import Message, Row, row_of
 from finery.data.drawing import balanced_value
 from finery.data.fields import Fields
+from finery.data.formats import some
 from finery.data.groups import Intervals, digest, fingerprint, group_key
 from finery.data.kept import Kept
 from finery.data.reasoning import rewrite
@@ -145,7 +146,7 @@ class Collector:
             facts["ignored_columns"] = ignored
             if ignored:
                 self.warnings.append(
-                    f"{where}: not used: {', '.join(ignored)}; a column can be kept with columns: {{meta.NAME: COLUMN}}"
+                    f"{where}: not used: {some(ignored)}; a column can be kept with columns: {{meta.NAME: COLUMN}}"
                 )
         self.sources.append({**facts, **reading.facts})
         if self.kept.rows == before:

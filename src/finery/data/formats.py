@@ -178,7 +178,7 @@ def recognise(asked: str, columns: Mapping[str, str], present: Iterable[str], wh
     fitting = [name for name, fits in fit.items() if fits]
     if len(fitting) == 1:
         return fitting[0]
-    shown = ", ".join(there) or "none"
+    shown = some(there)
     if fitting:
         raise InputError(f"{where}: the columns fit {' and '.join(fitting)}: {shown}; say which with `format:`")
     raise InputError(
@@ -197,6 +197,12 @@ def stray(name: str, columns: Mapping[str, str], present: Iterable[str], *, cot:
     return [column for column in dict.fromkeys(present) if column not in used]
 
 
+def some(names: Iterable[str]) -> str:
+    """Names for the middle of a sentence: the first thirty, and how many more there are."""
+    names = [name if len(name) <= 60 else f"{name[:57]}..." for name in names]
+    return ", ".join(names[:30]) + (f" and {len(names) - 30} more" if len(names) > 30 else "") or "none"
+
+
 def _check_columns(asked: str, columns: Mapping[str, str], there: Mapping[str, None], where: str) -> None:
     known = (
         _COLUMNS[asked] if asked != "auto" else tuple(dict.fromkeys(c for names in _COLUMNS.values() for c in names))
@@ -210,9 +216,7 @@ def _check_columns(asked: str, columns: Mapping[str, str], there: Mapping[str, N
         if column == "meta.":
             raise InputError(f"{where}.columns: meta. names nothing; write meta.NAME: {target}")
         if column not in keys and target not in there and target.split(".")[0] not in there:
-            raise InputError(
-                f"{where}.columns.{column}: no row has a column {target}; there are {', '.join(there) or 'none'}"
-            )
+            raise InputError(f"{where}.columns.{column}: no row has a column {target}; there are {some(there)}")
 
 
 def plain(value: Any, column: str, *, as_text: bool = False, depth: int = 1) -> Any:

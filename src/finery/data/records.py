@@ -107,11 +107,15 @@ def found(value: Any) -> str:
     if isinstance(value, bool):
         return f"{'true' if value else 'false'}"
     if isinstance(value, Written):
-        return f"number {value.written}"
+        return f"number {_short(value.written)}"
     if isinstance(value, int | float):
-        return f"number {value}"
+        return f"number {_short(str(value))}"
     if isinstance(value, str):
         return f"text {value[:60]!r}"
     if isinstance(value, list | tuple):
         return f"list of {len(value)}"
     return "object" if isinstance(value, dict) else type(value).__name__
+
+
+def _short(digits: str) -> str:
+    return digits if len(digits) <= 60 else f"{digits[:20]}... of {len(digits)} characters"

@@ -52,8 +52,13 @@ def _values(array: pa.Array) -> list[Any]:
         inner, sizes = iter(values(array.flatten())), array.value_lengths().to_pylist()
         return [None if size is None else [next(inner) for _ in range(size)] for size in sizes]
     if t.is_floating(kind):
-        floats = array.to_numpy(zero_copy_only=False)
-        return [Written(str(f)) if ok else None for f, ok in zip(floats, array.is_valid().to_pylist(), strict=True)]
+        import numpy as np
+
+        small = {16: np.float16, 32: np.float32}[kind.bit_width]
+        return [None if number is None else Written(str(small(number))) for number in array.to_pylist()]
+    if t.is_duration(kind):
+        fault = "no form of it is known to JSON; write it as a number or as text"
+        return [Foreign("duration", None, fault) if valid else None for valid in array.is_valid().to_pylist()]
     return _texts(array)
 
 
@@ -88,7 +93,8 @@ def _special(kind: pa.DataType) -> bool:
     if t.is_dictionary(kind):
         return _special(kind.value_type)
     small = t.is_floating(kind) and kind.bit_width < 64
-    return bool(small or t.is_date(kind) or t.is_timestamp(kind) or t.is_time(kind) or t.is_decimal(kind))
+    timed = t.is_date(kind) or t.is_timestamp(kind) or t.is_time(kind) or t.is_duration(kind)
+    return bool(small or timed or t.is_decimal(kind))
 
 
 def _kind(kind: pa.DataType) -> str:
