@@ -137,6 +137,38 @@ def test_a_query_that_the_parser_cannot_bear_scores_0(engine: str, tmp_path: Pat
     assert judge(["SELECT " + "(" * 90_000, "SELECT 4"], sql=["SELECT count(*) FROM t"] * 2) == [0.0, 1.0]
 
 
+def test_a_query_of_duckdb_that_cannot_be_interrupted_is_run_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it ends within its wall time, four limits and a second, whatever stands beside it in the list."""
+    judge = reward(make("duckdb", SCRIPT, tmp_path / "cases.db"), engine="duckdb", timeout=0.3)
+    endless = "SELECT " + "(" * 90_000
+    ask, asked = judge.worker.ask, list[str]()
+
+    def spy(op: str, **request: Any) -> Any:
+        asked.append(op if request.get("given") == endless else "")
+        return ask(op, **request)
+
+    monkeypatch.setattr(judge.worker, "ask", spy)
+    assert judge(["SELECT 4", endless, "SELECT 4"], sql=["SELECT count(*) FROM t"] * 3) == [1.0, 0.0, 1.0]
+    assert [op for op in asked if op] == ["judge"]
+    assert judge.worker.wall == 4 * 0.3 + 1
+
+
+@pytest.mark.parametrize(
+    ("query", "due"),
+    [
+        ("SELECT 4 /* x */ ;;", 1.0), ("SELECT 4 -- x\n;;", 1.0), ("SELECT 4;; -- y\n;", 1.0), ("; SELECT 4", 1.0), ("/* a */ SELECT 4 /* b", 1.0),
+        ("SELECT 4 WHERE ';;' = ';;';", 1.0), ("SELECT 4;;SELECT 4", 0.0), (";; -- x", 0.0), ("-- SELECT 4", 0.0), ("SELECT '4;", 0.0), ("SELECT 4 AS \";\";", 1.0),
+    ],
+)  # fmt: skip
+def test_semicolons_and_comments_around_a_query_are_the_same_to_both_engines(
+    score: Callable[[str, str], float | None], query: str, due: float
+) -> None:
+    assert score("SELECT 4", query) == due
+    assert score(query, "SELECT 4") == (due or None)
+
+
 def test_a_query_that_takes_all_memory_scores_0(held: SqlFunction, score: Callable[[str, str], float | None]) -> None:
     blob = "repeat('x', 1000000)" if held.reward.engine == "duckdb" else "hex(zeroblob(500000))"
     hungry = f"WITH RECURSIVE r(n, s) AS (SELECT 1, {blob} UNION SELECT n + 1, s || n FROM r) SELECT count(*) FROM r"

@@ -110,8 +110,10 @@ class SqlFunction:
         ]
         pending = [(index, *one) for index, one in enumerate(asked) if not isinstance(one, Verdict)]
         scores = {index: one.score for index, one in enumerate(asked) if isinstance(one, Verdict)}
+        # one of DuckDB that cannot be interrupted ends its process: in a batch it would be found by a second run
+        most = BATCH if self.reward.engine == "sqlite" else 1
         while pending:
-            part, rest = pending[:BATCH], pending[BATCH:]
+            part, rest = pending[:most], pending[most:]
             found = self._batch([(task, query) for _, task, query in part])
             scores.update((index, one.score) for (index, _, _), one in zip(part, found, strict=False))
             pending = part[len(found) :] + rest
@@ -151,6 +153,8 @@ class SqlFunction:
 
     def _batch(self, asked: list[tuple[Task, str]]) -> list[Verdict]:
         """The verdicts on the first of some queries, one at least."""
+        if len(asked) == 1:
+            return [self._judged(*asked[0])]
         sources = list(dict.fromkeys(tuple(task.source.items()) for task, _ in asked))
         items = [(sources.index(tuple(task.source.items())), task.query, query) for task, query in asked]
         try:

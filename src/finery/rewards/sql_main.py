@@ -71,7 +71,7 @@ def gold(source: dict[str, str], query: str, settings: dict[str, Any]) -> dict[s
         identity = _identity(source, settings["engine"])
         database = _database(identity, source, settings)
         if (known := _golds.get((identity, query))) is None:
-            result = database.run(query, settings["timeout"], MOST_ROWS + 1)
+            result = _run(database, query, settings, MOST_ROWS + 1)
             known = Gold(_table(result), text.order_columns(query, settings["engine"], result.names))
             if len(result.rows) > MOST_ROWS or known.bytes > MOST_BYTES:
                 raise engines.Refused(f"gives too much: more than {MOST_ROWS} rows or {MOST_BYTES >> 20} MiB")
@@ -94,7 +94,7 @@ def judge(source: dict[str, str], query: str, given: str, settings: dict[str, An
             return {"ask": "gold"}
         _golds.move_to_end((identity, query))
         # one row more than gold has shows that there are too many
-        result = database.run(given, settings["timeout"], len(right.table.rows) + 1)
+        result = _run(database, given, settings, len(right.table.rows) + 1)
         why = compare.difference(
             right.table, _table(result), right.order, settings["tolerance"], permute=settings["permute"]
         )
@@ -112,6 +112,13 @@ def batch(sources: list[dict[str, str]], items: list[tuple[int, str, str]], sett
         if time.process_time() > until:
             break
     return replies
+
+
+def _run(database: Any, query: str, settings: dict[str, Any], most: int) -> Any:
+    statement = text.trimmed(query, settings["engine"])
+    if not statement:
+        raise engines.Refused("is empty")
+    return database.run(statement, settings["timeout"], most)
 
 
 def _answered(work: Callable[[], dict[str, Any]], settings: dict[str, Any]) -> dict[str, Any]:

@@ -80,6 +80,20 @@ def tokens(text: str, engine: str) -> list[Token]:
     return found
 
 
+def trimmed(text: str, engine: str) -> str:
+    """A query without the semicolons, comments and white space before and after it, which engines read differently."""
+    at, start, end = 0, len(text), 0
+    while at < len(text):
+        if text.startswith("/*", at):
+            at = _comment_end(text, at, nested=engine == "duckdb")
+            continue
+        kind, raw = _next(text, at, engine)
+        if kind != "space" and raw != ";":
+            start, end = min(start, at), at + len(raw)
+        at += len(raw)
+    return text[start:end]
+
+
 def order_columns(text: str, engine: str, names: Sequence[str]) -> list[int] | None:
     """By which columns the rows are ordered: None when they are not, at the top level; empty when by something else.
 
