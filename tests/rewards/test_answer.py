@@ -72,7 +72,9 @@ def test_case_R4_a_hanging_verifier_is_killed_and_the_next_answer_is_judged(monk
     monkeypatch.setattr(latex, "_within_guards", lambda text: True)
     latex._verdicts.clear()
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(r4("\\sqrt{7}", ["\\boxed{9^{9^{9^{9}}}}", "\\boxed{7^{1/2}}"])))
+    thread = threading.Thread(
+        target=lambda: found.append(r4("\\sqrt{7}", ["\\boxed{9^{9^{9^{9}}}}", "\\boxed{7^{1/2}}"]))
+    )
     thread.start()
     thread.join()
     assert found == [[0.0, 1.0]]

@@ -17,6 +17,7 @@ from finery.rewards.groups import parse_group, same_group
 from finery.rewards.numbers import LONGEST, Number, parse_number, same_number
 from finery.rewards.rewardset import text_of
 from finery.rewards.symbols import plain
+from finery.rewards.units import changes
 
 _CLOCK = re.compile(r"[0-9]+(?::[0-9]+)+")
 _WORDS = re.compile(
@@ -25,7 +26,10 @@ _WORDS = re.compile(
 _NAMED = re.compile(r"^\s*[A-Za-z]\w{0,9}\s*(?::=|等于|为)\s*(?=[^=]+$)")
 _SHORT = re.compile(r"[-+]?[$€£¥]?[0-9][0-9.,]*[kKMB]")
 _LISTED = re.compile(r"[,;，；、]|\b(?:or|and|not)\b|或|和|不|\\text|\\(?:ne|neq|lnot|neg|not)(?![A-Za-z])|[!<>:≠≤≥]$")
-_HEDGE = re.compile(r"\b(?:or|but|maybe|perhaps|possibly|if|unless|not|no)\b|或|\\(?:lor|vee)(?![A-Za-z])|[!?];|\?\s*\S", re.IGNORECASE)
+_HEDGE = re.compile(
+    r"\b(?:or|but|maybe|perhaps|possibly|if|unless|not|no)\b|或|\\(?:lor|vee)(?![A-Za-z])", re.IGNORECASE
+)
+_SIZED = re.compile(r"\\(?:left|right|[Bb]ig[lr]?)(?![A-Za-z])")
 _INNER = re.compile(r"\([^()]*\)|\{[^{}]*\}")
 
 
@@ -169,20 +173,21 @@ def one_number(text: str) -> Number | None:
     if len(text) > LONGEST:
         return None
     *before, last = _NAMED.sub("", undelimited(text)).split("=")
-    number = parse_number(_bare(last) if before else _bare(undelimited(text))) or parse_number(_bare(_NAMED.sub("", last)))
+    number = parse_number(_bare(last if before else text)) or parse_number(_bare(_NAMED.sub("", last)))
     if number is None:
         return None
     for part in before:
         other = parse_number(part)
         worth = other.value if other else value(plain(part))
-        if (worth is not None and worth != number.value) or _LISTED.search(_INNER.sub("", part.strip())):
+        listed = _LISTED.search(_INNER.sub("", part.strip())) is not None
+        if (worth is not None and worth != number.value) or changes(part) or listed:
             return None
     return number
 
 
 def _bare(text: str) -> str:
     """`(5)` as `5`."""
-    text = undelimited(text)
+    text = _SIZED.sub("", undelimited(text)).strip()
     return text[1:-1] if text[:1] == "(" and text[-1:] == ")" and "(" not in text[1:] else text
 
 

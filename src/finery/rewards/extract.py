@@ -5,13 +5,21 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from finery.rewards.statement import COMMAND, FORMULA, NUMBER, PROSE, content, is_formula, more_said, statement, without_denied
+from finery.rewards.statement import (
+    COMMAND,
+    FORMULA,
+    NUMBER,
+    PROSE,
+    content,
+    is_formula,
+    more_said,
+    statement,
+    without_denied,
+)
 from finery.rewards.symbols import fold
 from finery.rewards.unit_names import name_of
 
-_JOINT_WORD = (
-    r"or|and|to|maybe|perhaps|possibly|also|even|else|either|alternatively|it|is|be|could|might|may|或者?|和|与|也?可能是?|也许|到|至"
-)
+_JOINT_WORD = r"or|and|to|maybe|perhaps|possibly|also|even|else|either|alternatively|it|is|be|could|might|may|或者?|和|与|也?可能是?|也许|到|至"
 _BOX_JOINT = re.compile(
     rf"(?:[\s$,，、.;；:/|~?!。？！()-]|\\[,;()\[\] ]|\\q?quad|\\(?:text|mathrm)\s*\{{|\}}|(?<![A-Za-z])(?:{_JOINT_WORD})(?![A-Za-z]))*",
     re.IGNORECASE,
@@ -21,11 +29,13 @@ _OR = re.compile(
     rf"\s*[$,;?!，；]?\s*[$]?(?:(?:or|to|maybe|perhaps|possibly)\b|或者?|~|至|到|也?可能是?)(?:\s*(?:{_JOINT_WORD})(?![A-Za-z]))*\s*[$]?\s*|\s*[;；]\s*",
     re.IGNORECASE,
 )
+_BETWEEN = re.compile(rf"[\s,;/，；、?]*(?:(?<![A-Za-z])(?:{_JOINT_WORD})(?![A-Za-z])\s*)*", re.IGNORECASE)
+"""Between two formulas at the end of a text."""
 _BOX = re.compile(r"\\boxed\s*\{")
 _CHANGED = re.compile(
     r"(?:√|\b(?:sqrt|root|log|ln|sin|cos|tan|gcd|lcm|exp|half|twice|double|triple|square|cube)(?:\s+of)?\b"
     r"|\b(?:not|never|cannot\s+be|than|least|most|(?:any|every)thing\s+but|except)\b|n['’]t(?:\s+be)?\b|\b(?:not|n['’]t)\s+equal\s+to"
-    r"|\\(?:neq?|ge[q]?|le[q]?|sqrt)\b|[≠≤≥<>]|!=|[不非没小大]\s?(?:是|于|等于|为|到)|不)\s*[$({]*\s*$",
+    r"|\\(?:neq?|ge[q]?|le[q]?|sqrt)\b|[≠≤≥]|\s[<>]|!=|[不非没小大]\s?(?:是|于|等于|为|到)|不)\s*[$({]*\s*$",
     re.IGNORECASE,
 )
 _CHANGING = re.compile(
@@ -34,7 +44,9 @@ _CHANGING = re.compile(
     r"|的(?:平方|立方|[一两二三]?[半倍]|倒数|阶乘|[0-9零一二三四五六七八九十]+次)|次方|[成折])|(?![eE][0-9])[A-Za-z]+",
     re.IGNORECASE,
 )
-_UNIT = re.compile(r"\s?(?:[°℃℉]\s?[CF]?|[A-Za-z]{1,12}(?:\s?/\s?[A-Za-z]{1,12})?(?:\^?[23])?(?![A-Za-z])|[㐀-鿿]{1,4})")
+_UNIT = re.compile(
+    r"\s?(?:[°℃℉]\s?[CF]?|[A-Za-z]{1,12}(?:\s?/\s?[A-Za-z]{1,12})?(?:\^?[23])?(?![A-Za-z])|[㐀-鿿]{1,4})"
+)
 _MINUS = re.compile(r"\b(?:minus|negative)\s+$", re.IGNORECASE)
 _SENTENCE_END = re.compile(r"\n|[.!](?=\s|$)|[。！]")
 _NO_UNIT = ("in", "am", "m", "s", "h")
@@ -192,7 +204,7 @@ def _last(text: str, folded: str) -> Found | None:
     if formulas and (not numbers or formulas[-1].end() >= numbers[-1].end()):
         inner, rest = content(formulas[-1]).strip(), folded[formulas[-1].end() :]
         before = formulas[-2] if len(formulas) > 1 else None
-        if before and _OR.fullmatch(folded, before.end(), formulas[-1].start()):
+        if before and _BETWEEN.fullmatch(folded, before.end(), formulas[-1].start()):
             return Found(f"{content(before).strip()} or {inner}", "the last formulas")
         if NUMBER.fullmatch(inner) is None and not more_said(_SENTENCE_END.split(rest, maxsplit=1)[0]):
             return Found(inner, "the last formula")

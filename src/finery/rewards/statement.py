@@ -42,13 +42,16 @@ _DENIED = re.compile(
 """An answer that is denied: `the answer is probably not`, `答案不是`."""
 _RATHER = re.compile(r"[,;，；]?\s*\bbut\b|[,;，；]\s*(?:it|rather|instead|而?是)", re.IGNORECASE)
 _LEAD = re.compile(r"[\s*:：]{0,200}")
-_SENTENCE = re.compile(r"\n|(?:[.!?](?=\s|$|\*)|[。！？])(?!\**\s*(?:or|maybe|perhaps|或|也?可能)(?![a-z]))", re.IGNORECASE)
+_SENTENCE = re.compile(
+    r"\n|(?:[.!?](?=\s|$|\*)|[。！？])(?!\**\s*(?:or|maybe|perhaps|或|也?可能)(?![a-z]))", re.IGNORECASE
+)
 _MORE_SAID = re.compile(
     r"\b(?:or|maybe|perhaps|possibly|but|not|if|unless|otherwise|except)\b|n['’]t\b|[=<>≠≤≥+*/^√π;?；？~～±]|或|可能|不|吗|的|至|到",
     re.IGNORECASE,
 )
 _REASON = re.compile(
-    r"[,，;；]\s*(?:because|since|as|which|where|so|hence|therefore|thus|i\.e|因为|所以|因此|即|也就是|其中)|\s[(（](?=[A-Za-z㐀-鿿]{2})|（(?=[A-Za-z㐀-鿿])",
+    r"[,，;；]\s*(?:because|since|as|which|where|so|hence|therefore|thus|i\.e|因为|所以|因此|即|也就是|其中)"
+    r"|(?:\s[(（](?=[A-Za-z㐀-鿿]{2})|（(?=[A-Za-z㐀-鿿]))(?!or\b|and\b|maybe|perhaps|possibly|not\b|[或也不可])",
     re.IGNORECASE,
 )
 _CLAIM = re.compile(r"(?:\b(?:is|are|equals)\s+|[是为]\s*)\**\s*(?=[^\n是为]*$)", re.IGNORECASE)
@@ -156,7 +159,11 @@ def _number_in(sentence: str) -> str | None:
     if number is None or place is None:
         return None
     rest = folded[place.start() :]
-    return sentence[: place.start()] if _alone(sentence[: place.start()]) and not more_said(rest) and not changes(rest) else None
+    return (
+        sentence[: place.start()]
+        if _alone(sentence[: place.start()]) and not more_said(rest) and not changes(rest)
+        else None
+    )
 
 
 def _alone(text: str) -> bool:

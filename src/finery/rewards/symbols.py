@@ -26,6 +26,7 @@ _RAISED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
 _VULGAR = re.compile("[¼-¾⅐-⅞]")
 _SPACING = re.compile(r"\\[,;: ]|~|\\q?quad(?![A-Za-z])|\\(?:thinspace|hspace\s*\{[^{}]*\})")
 _DRESS = re.compile(r"\\[()\[\]]|\\(?:left|right|displaystyle|bigl?|bigr|Bigl?|Bigr)(?![A-Za-z])|\\!|\*\*|\\\\$")
+_GROUPED = re.compile(r"\s*\{\s*,\s*\}\s*|,\\!\s*")
 _CURRENCY = re.compile(r"(?:\b(?:US|HK|NZ|[AC]))?\\?[$€£¥₹]")
 _FACTORIAL = re.compile(r"[0-9)}\]]\s?!+$")
 """`6!` is 720: in an answer, no punctuation."""
@@ -44,7 +45,7 @@ def plain(text: str) -> str:
     text = raised(text)
     if not text.isascii():
         text = text.translate(ALL)
-    text = _SPACING.sub(" ", text.replace("{,}", ",").replace(",\\!", ","))
+    text = _SPACING.sub(" ", _GROUPED.sub(",", text))
     text = _CURRENCY.sub("", _DRESS.sub("", text)).replace("$", "")
     text = " ".join(text.split()).strip("\"“”'` ").rstrip(".,;:?。 ").strip()
     text = text if _FACTORIAL.search(text) else text.rstrip(".,;:!?。 ")

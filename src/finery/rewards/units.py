@@ -40,7 +40,25 @@ _CHANGES = re.compile(
     re.IGNORECASE,
 )
 _PLURALS = frozenset(
-    "people children men women feet teeth mice geese fish sheep deer dice cattle pence students' boys' girls'".split()
+    [
+        "people",
+        "children",
+        "men",
+        "women",
+        "feet",
+        "teeth",
+        "mice",
+        "geese",
+        "fish",
+        "sheep",
+        "deer",
+        "dice",
+        "cattle",
+        "pence",
+        "students'",
+        "boys'",
+        "girls'",
+    ]
 )
 _MEASURE = (
     "个只本支枝条张把件位名口头匹辆艘架棵株朵颗粒块片根座间所套台部对双副层排行列组班队人天日月周时点分秒岁页次回遍"

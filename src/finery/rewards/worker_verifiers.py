@@ -92,7 +92,8 @@ def _no_rounding(rational: tuple[Fraction, int | None] | None, value: Any) -> bo
     exact, places = rational
     if places is None or places < 6:
         return True
-    return abs(value.evalf(places + 20) - sympy.Rational(exact.numerator, exact.denominator)) > sympy.Rational(1, 2 * 10**places)
+    away = abs(value.evalf(places + 20) - sympy.Rational(exact.numerator, exact.denominator))
+    return bool(away > sympy.Rational(1, 2 * 10**places))
 
 
 def _same(a: tuple[Fraction, int | None], b: tuple[Fraction, int | None], percent: bool) -> bool:
