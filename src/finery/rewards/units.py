@@ -124,7 +124,7 @@ def conflict(a: Unit, b: Unit) -> bool:
 
 def changes(text: str) -> bool:
     """Whether words among these may change a value: `not`, `half`, `squared`, a number word."""
-    return any(_CHANGES.fullmatch(word) for word in re.findall(r"[A-Za-z']+", text))
+    return any(_CHANGES.fullmatch(word) for word in re.findall(r"(?<![\\A-Za-z])[A-Za-z']+", text))
 
 
 def _noun(text: str, one: bool) -> bool:
