@@ -20,17 +20,21 @@ _STEMS = {
 }  # fmt: skip
 _WORDS = {
     "s": "sec", "min": "minute", "h": "hour hr", "day": "", "week": "", "month": "", "year": "yr", "in": "inch inche",
-    "ft": "foot feet", "yd": "yard", "mi": "mile", "oz": "ounce", "lb": "", "K": "kelvin", "°": "degree", "rad": "radian",
+    "ft": "foot feet", "yd": "yard", "mi": "mile", "oz": "ounce", "lb": "", "K": "kelvin", "°": "degree",
+    "rad": "radian",
     "°C": "celsius", "°F": "fahrenheit", "mi/h": "mph", "km/h": "kmh kph", "pound": "", "dollar": "usd buck",
     "cent": "pennie penny pence", "euro": "eur", "gbp": "", "jpy": "yen", "cny": "yuan rmb renminbi", "inr": "rupee",
     "hkd": "", "am": "a.m", "pm": "p.m",
 }  # fmt: skip
 _HAN = {
-    "mm": "毫米", "cm": "厘米 公分", "dm": "分米", "m": "米", "km": "千米 公里", "in": "英寸", "ft": "英尺", "mi": "英里",
+    "mm": "毫米", "cm": "厘米 公分", "dm": "分米", "m": "米", "km": "千米 公里", "in": "英寸", "ft": "英尺",
+    "mi": "英里",
     "mg": "毫克", "g": "克", "kg": "千克 公斤", "mL": "毫升", "L": "升", "s": "秒 秒钟", "min": "分钟", "h": "小时 时",
     "day": "天", "week": "周 星期", "month": "个月", "year": "年", "°": "度", "°C": "摄氏度", "°F": "华氏度", "W": "瓦",
-    "kW": "千瓦", "J": "焦 焦耳", "kJ": "千焦", "Pa": "帕", "kPa": "千帕", "hPa": "百帕", "N": "牛 牛顿", "V": "伏 伏特",
-    "kcal": "千卡", "cny": "元 块 块钱 元钱 人民币", "角": "角 毛", "dollar": "美元 美金", "cent": "美分", "euro": "欧元",
+    "kW": "千瓦", "J": "焦 焦耳", "kJ": "千焦", "Pa": "帕", "kPa": "千帕", "hPa": "百帕", "N": "牛 牛顿",
+    "V": "伏 伏特",
+    "kcal": "千卡", "cny": "元 块 块钱 元钱 人民币", "角": "角 毛", "dollar": "美元 美金", "cent": "美分",
+    "euro": "欧元",
     "gbp": "英镑", "jpy": "日元", "hkd": "港元 港币", "%": "百分点 个百分点",
 }  # fmt: skip
 CURRENCIES = {
