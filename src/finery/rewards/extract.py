@@ -19,8 +19,10 @@ from finery.rewards.statement import (
 from finery.rewards.symbols import fold
 from finery.rewards.unit_names import name_of
 
-_JOINT_WORD = r"or|and|to|maybe|perhaps|possibly|also|even|else|either|alternatively|it|is|be|could|might|may"
+_JOINT_WORD = (
+    r"or|and|to|maybe|perhaps|possibly|also|even|else|either|alternatively|it|is|be|could|might|may"
     r"|或者?|和|与|也?可能是?|也许|到|至"
+)
 _BOX_JOINT = re.compile(
     rf"(?:[\s$,，、.;；:/|~?!。？！()-]|\\[,;()\[\] ]|\\q?quad|\\(?:text|mathrm)\s*\{{|\}}"
     rf"|(?<![A-Za-z])(?:{_JOINT_WORD})(?![A-Za-z]))*",
