@@ -63,7 +63,10 @@ def test_a_task_without_one_answer_has_none_and_is_still_judged(make: Callable[.
     ("more", "message"),
     [
         ({"task": "chain_sums"}, "no task chain_sums; did you mean chain_sum"),
-        ({"task": "chain_sum", "config": {"max_term": 2}}, "chain_sum has no parameter max_term; did you mean max_terms"),
+        (
+            {"task": "chain_sum", "config": {"max_term": 2}},
+            "chain_sum has no parameter max_term; did you mean max_terms",
+        ),
         ({"task": "chain_sum", "config": {"min_terms": 5, "max_terms": 2}}, "chain_sum refuses it"),
     ],
 )
