@@ -52,6 +52,7 @@ _UNIT = re.compile(
     r"\s?(?:[°℃℉]\s?[CF]?|[A-Za-z]{1,12}(?:\s?/\s?[A-Za-z]{1,12})?(?:\^?[23])?(?![A-Za-z])|[㐀-鿿]{1,4})"
 )
 _MINUS = re.compile(r"\b(?:minus|negative)\s+$", re.IGNORECASE)
+_LOOSE = re.compile(r"(?![0-9]{1,3}(?:,[0-9]{3})+$)[0-9]+(?:,[0-9]+)+")
 _SENTENCE_END = re.compile(r"\n|[.!](?=\s|$)|[。！]")
 _NO_UNIT = ("in", "am", "m", "s", "h")
 _UNIT_WORD = re.compile(r"(?:\s?[A-Za-z]{1,15}){0,2}|[㐀-鿿]{1,2}")
@@ -178,6 +179,8 @@ def _last_number(text: str, folded: str) -> Found | None:
     if not numbers:
         return None
     start, end = numbers[-1].span()
+    if _LOOSE.fullmatch(folded, start, end):  # `25-3=22,22` ends in two numbers, and `1,234` in one
+        start = folded.rindex(",", start, end) + 1
     for before in reversed(numbers[:-1]):
         gap = folded[before.end() : start]
         unit = _UNIT_WORD.match(gap) if len(gap) <= WIDEST else None
