@@ -96,8 +96,9 @@ def _task(meta: Any) -> tuple[str, dict[str, Any]]:
     task, entry = kept.get("task"), kept.get("entry")
     if not isinstance(task, str) or not isinstance(entry, Mapping):
         raise RowError("meta", f"{_NEEDS}has no task (text) and entry (an object) there")
-    if not isinstance(entry.get("answer"), str) or not isinstance(entry.get("metadata"), Mapping):
-        raise RowError("meta", f"{_NEEDS}has an entry without answer (text) and metadata (an object)")
+    answer = entry.get("answer", ...)  # None where a task has no single right answer
+    if not isinstance(answer, str | None) or not isinstance(entry.get("metadata"), Mapping):
+        raise RowError("meta", f"{_NEEDS}has an entry without answer (text or null) and metadata (an object)")
     return task, dict(entry)
 
 
