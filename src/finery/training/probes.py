@@ -63,7 +63,7 @@ def _rendered(tokenizer: Any) -> str | None:
 
     try:
         return str(tokenizer.apply_chat_template(_MESSAGES, tokenize=False, add_generation_prompt=True))
-    except TemplateError as error:
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
         # a template may refuse the probe (no system turn, say); what counts is that both do the same
         return f"refused: {error}"
 

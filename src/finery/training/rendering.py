@@ -51,10 +51,29 @@ def render_prompt(tokenizer: PreTrainedTokenizerBase, prompt: str | Sequence[Map
     messages = [dict(message) for message in prompt]
     opened = bool(messages) and messages[-1].get("role") == "assistant"
     return list(
-        tokenizer.apply_chat_template(
-            messages, add_generation_prompt=not opened, continue_final_message=opened, return_dict=False
+        templated(
+            tokenizer, messages, add_generation_prompt=not opened, continue_final_message=opened, return_dict=False
         )
     )
+
+
+def templated(tokenizer: PreTrainedTokenizerBase, messages: Sequence[Mapping[str, Any]], **asked: Any) -> Any:
+    """`apply_chat_template`, in transformers' sandbox; the template is handed a copy of the messages.
+
+    Raises:
+        InputError: the template cannot be rendered: it reaches for Python's internals, changes the messages, counts
+            beyond the sandbox's ranges, is no Jinja, or refuses this conversation by raise_exception.
+    """
+    from jinja2 import TemplateError
+
+    try:
+        return tokenizer.apply_chat_template([dict(message) for message in messages], **asked)
+    except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+        lines = str(error).strip().splitlines() or [""]
+        turns = ", ".join(str(message.get("role")) for message in messages)
+        raise InputError(
+            f"the chat template cannot render a conversation of {turns}: {type(error).__name__}: {lines[0][:200]}"
+        ) from error
 
 
 def render_prompts(
@@ -151,9 +170,9 @@ def _render_messages(
     prompt = render_prompt(tokenizer, before) if before else []
     if not before and not tokenizer.chat_template:
         render_prompt(tokenizer, whole)  # raises: no template
-    given = dict(tokenizer.apply_chat_template(
-        whole, tokenize=True, return_dict=True, return_assistant_tokens_mask=assistant_only
-    ))  # fmt: skip
+    given = dict(
+        templated(tokenizer, whole, tokenize=True, return_dict=True, return_assistant_tokens_mask=assistant_only)
+    )
     ids = list(given["input_ids"])
     if ids[: len(prompt)] != prompt:
         return "the chat template renders its prompt differently once the answer follows"

@@ -13,7 +13,7 @@ from typing import Any
 from finery.errors import InputError
 from finery.training.folders import CONFIG, read_json
 from finery.training.models import load_tokenizer
-from finery.training.rendering import end_ids_of, render, render_prompt, render_prompts
+from finery.training.rendering import end_ids_of, render, render_prompt, render_prompts, templated
 
 _GENERATION = "generation_config.json"
 
@@ -77,7 +77,7 @@ class RowTokens:
         if isinstance(row.get("prompt"), str) and isinstance(row["completion"], str):
             return len(render_prompt(self.tokenizer, row["prompt"] + row["completion"])) + 1
         turns = row.get("messages") or [*row["prompt"], *row["completion"]]
-        return len(self.tokenizer.apply_chat_template([dict(turn) for turn in turns], return_dict=False))
+        return len(templated(self.tokenizer, turns, return_dict=False))
 
 
 def folder_ends(folder: Path) -> int | list[int] | None:
