@@ -109,6 +109,7 @@ def test_a_changed_file_runs_again_and_the_plan_says_why(line):
     path.write_text(path.read_text() + "# changed\n")
     assert line.plan()["first"] | {"key": 0, "spec": 0, "seconds": 0} == {
         "kind": "script", "state": "run", "why": ["input ./make.py changed"], "key": 0, "seconds": 0, "spec": 0,
+        "notes": [],
     }  # fmt: skip
 
 

@@ -174,12 +174,13 @@ def last_number(text: str) -> str | None:
     return found.text if found else None
 
 
-def _last_number(text: str, folded: str) -> Found | None:
+def _last_number(text: str, folded: str, *, guessed: bool = False) -> Found | None:
     numbers = list(NUMBER.finditer(folded))
     if not numbers:
         return None
     start, end = numbers[-1].span()
-    if _LOOSE.fullmatch(folded, start, end):  # `25-3=22,22` ends in two numbers, and `1,234` in one
+    # `25-3=22,22` ends in two numbers, and `1,234` in one; unasked, `1000,99` is not taken for 99
+    if not guessed and _LOOSE.fullmatch(folded, start, end):
         start = folded.rindex(",", start, end) + 1
     for before in reversed(numbers[:-1]):
         gap = folded[before.end() : start]
@@ -205,7 +206,7 @@ def _last(text: str, folded: str) -> Found | None:
     """The last number, or the last formula when that is no part of an earlier sentence: `so $x = \\sqrt{2}$`."""
     if alone := FORMULA.fullmatch(folded.strip()):
         return Found(content(alone).strip(), "the only formula")
-    found = _last_number(text, folded)
+    found = _last_number(text, folded, guessed=True)
     formulas = [match for match in FORMULA.finditer(folded) if is_formula(content(match))]
     numbers = list(NUMBER.finditer(folded))
     if formulas and (not numbers or formulas[-1].end() >= numbers[-1].end()):
