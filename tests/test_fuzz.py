@@ -199,7 +199,7 @@ def test_every_mutated_row_is_kept_or_rejected(tmp_path_factory: pytest.TempPath
     fuzz()
     assert seen["rows"] >= 2500
     assert messages and all(message.startswith("sources.0") or "rows." in message for message in messages), messages
-    assert min(seen["kept"], seen["rejected"]) >= 400 and seen["refused"] < 1000, (
+    assert min(seen["kept"], seen["rejected"]) >= 200 and seen["refused"] < 1250, (
         seen
     )  # the mutations are neither too tame nor too wild
 
