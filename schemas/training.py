@@ -47,13 +47,15 @@ class Lora(Model):
     """Scale by lora_alpha / sqrt(r) instead (rsLoRA, arXiv 2312.03732)."""
     use_dora: bool = False
     """Weight-decomposed LoRA (arXiv 2402.09353)."""
-    layers_to_transform: list[Annotated[int, Field(ge=0)]] | None = None
+    layers_to_transform: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
     """Only these layers get an adapter, counted from 0; all by default. Not with a regular expression, which can say so itself."""
-    modules_to_save: list[str] | None = None
+    modules_to_save: Annotated[list[str], Field(min_length=1)] | None = None
     """Modules trained whole and saved with the adapter, by name: `lm_head`, say."""
 
     @model_validator(mode="after")
     def _check_layers(self) -> Lora:
+        if not self.target_modules:
+            raise refuse("names nothing; leave it out for all-linear", field="target_modules")
         pattern = isinstance(self.target_modules, str) and self.target_modules != "all-linear"
         if pattern and self.layers_to_transform is not None:
             raise refuse(

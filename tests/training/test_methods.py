@@ -43,6 +43,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "qlora-fp4": {"lora": {"r": 4}, "quantization": FP4},
     "qdora": {"lora": {"r": 4, "use_dora": True}, "quantization": NF4},
     "some-layers": {"lora": {"r": 4, "target_modules": ["q_proj", "down_proj"], "layers_to_transform": [0, 2]}},
+    "some-layers-of-all": {"lora": {"r": 4, "layers_to_transform": [0, 2]}},
     "pattern": {"lora": {"r": 4, "target_modules": r".*layers\.1\..*(q|v)_proj"}, "quantization": NF4},
     "saved-module": {"lora": {"r": 4, "modules_to_save": ["norm"]}},
     "adafactor": {"optim": "adafactor", "lora": {"r": 4}},
@@ -133,6 +134,9 @@ def test_what_was_trained_is_what_is_loaded_and_merged(
     else:
         assert recorded is None
     assert "quantization_config" not in json.loads((folder / "config.json").read_text())
+    if layers := METHODS[method].get("lora", {}).get("layers_to_transform"):
+        adapted = [name for name, _ in trained[0].named_parameters() if ".lora_A." in name]
+        assert {int(name.split(".layers.")[1].split(".")[0]) for name in adapted} == set(layers)
 
 
 @pytest.mark.parametrize("kind", [NF4, FP4])

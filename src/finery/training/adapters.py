@@ -31,7 +31,7 @@ def new_adapter(model: Any, lora: Lora, *, seed: int, token_ids: Sequence[int] =
     check_targets(model, lora)
     rows = {"trainable_token_indices": trained_rows(model, token_ids)} if token_ids else {}
     set_seed(seed)
-    made = get_peft_model(model, lora_config(lora, **rows))
+    made = get_peft_model(model, lora_config(_by_name(lora, model), **rows))
     complete_head(made)
     return made
 
@@ -90,6 +90,15 @@ def _chosen(lora: Lora, modules: dict[str, Any], model: Any) -> list[str]:
             f"lora.target_modules: the pattern {wanted!r} matches no module's whole name{hint}; {_names(model)}"
         )
     return names
+
+
+def _by_name(lora: Lora, model: Any) -> Lora:
+    """all-linear as a list of names where layers are chosen: peft takes `layers_to_transform` with a list alone."""
+    if lora.target_modules != "all-linear" or lora.layers_to_transform is None:
+        return lora
+    head = model.get_output_embeddings()
+    linear = [name for name, module in model.named_modules() if _takes_adapter(module) and module is not head]
+    return lora.model_copy(update={"target_modules": sorted({_leaf(name) for name in linear})})
 
 
 def _check_saved(lora: Lora, modules: dict[str, Any], chosen: Iterable[str], tied: bool, model: Any) -> None:

@@ -238,11 +238,15 @@ def _spans(target: Sequence[bool]) -> list[tuple[int, int]]:
     return [(int(start), int(end)) for start, end in edges.reshape(-1, 2)]
 
 
+def _told(template: Any) -> str:
+    return f"one without ({template[:60]!r})" if isinstance(template, str) else "no chat template"
+
+
 def _check_generation_marks(tokenizer: PreTrainedTokenizerBase) -> None:
     template = tokenizer.chat_template
     if not isinstance(template, str) or not _GENERATION.search(template):
         raise InputError(
             "assistant_only_loss needs a chat template with {% generation %} ... {% endgeneration %} around what the "
-            f"assistant says, and the model's has none ({str(template)[:60]!r}); give such a template as "
-            "chat_template, or leave assistant_only_loss out"
+            f"assistant says, and the model has {_told(template)}; give such a template as chat_template, or leave "
+            "assistant_only_loss out"
         )
