@@ -49,6 +49,7 @@ def run(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> 
         InputError: the model, a row, a prompt or a reward cannot be used.
         StageError: no pair is left, the loss was not finite, or training changed nothing.
     """
+    from finery.training.adapters import sits_on
     from finery.training.dpo import train_dpo
     from finery.training.models import is_adapter, load_tokenizer, publish_model
     from finery.training.pairs import encode_pairs, warn_of_pairs
@@ -77,7 +78,9 @@ def run(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> 
     trained = train_dpo(model, tokenizer, config, context, data=data, evaluation=evaluation, resume=checkpoints)
     if context.rank:
         return StageResult()
-    sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
+    adapted = hasattr(trained.model, "peft_config")
+    how = (config.lora, config.quantization, config.dtype)
+    sits = sits_on(inputs["model"], *how, context) if adapted else {}
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "pairs": len(data), "pairs_left_out": len(data.left_out)}
     if made:
@@ -112,18 +115,6 @@ def _model(config: DpoStage, folder: Path, context: StageContext) -> Any:
         quantization=config.quantization,
         trainable=True,
     )
-
-
-def _sits_on(config: DpoStage, folder: Path, context: StageContext) -> dict[str, Any]:
-    """What model.json says of the trained adapter: the model it sits on, and how that was quantized."""
-    from finery.training.folders import adapter_base, adapter_quantization
-    from finery.training.quantize import quantization_record
-
-    given = {"digest": context.input_digests.get("model", ""), "ref": context.input_refs.get("model", "")}
-    if config.lora is None:
-        return {"base": adapter_base(folder, **given), "quantization": adapter_quantization(folder)}
-    record = quantization_record(config.quantization, config.dtype) if config.quantization else None
-    return {"base": given, "quantization": record}
 
 
 def _make(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> _Made:

@@ -23,6 +23,7 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
         InputError: the model, a prompt or a reward cannot be used.
         StageError: a reward failed, the loss was not finite, or training changed nothing.
     """
+    from finery.training.adapters import sits_on
     from finery.training.grpo import train_grpo
     from finery.training.measure import prompts_of
     from finery.training.models import load_tokenizer, publish_model
@@ -64,7 +65,9 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
         keeper=keeper,
         checkpoint=checkpoint,
     )
-    sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
+    adapted = hasattr(trained.model, "peft_config")
+    how = (config.lora, config.quantization, config.dtype)
+    sits = sits_on(inputs["model"], *how, context) if adapted else {}
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     _write(context, tracker, trained.samples)
     metrics = trained.metrics | {"steps": config.max_steps, "prompts": len(rows), "passes": plan.passes}
@@ -97,18 +100,6 @@ def _policy(config: GrpoStage, folder: Path, context: StageContext) -> Any:
     if config.use_vllm:
         start_from(model, root_folder(folder, context.bases))
     return model
-
-
-def _sits_on(config: GrpoStage, folder: Path, context: StageContext) -> dict[str, Any]:
-    """What model.json says of the trained adapter: the model it sits on, and how that was quantized."""
-    from finery.training.folders import adapter_base, adapter_quantization
-    from finery.training.quantize import quantization_record
-
-    digest, ref = context.input_digests.get("model", ""), context.input_refs.get("model", "")
-    record = adapter_quantization(folder)
-    if config.lora and config.quantization:
-        record = quantization_record(config.quantization, config.dtype)
-    return {"base": adapter_base(folder, digest=digest, ref=ref), "quantization": record}
 
 
 def _write(context: StageContext, tracker: DifficultyTracker, samples: list[dict[str, object]]) -> None:

@@ -21,6 +21,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
         InputError: the model or a row cannot be used.
         StageError: no row is left, the loss was not finite, or training changed nothing.
     """
+    from finery.training.adapters import sits_on
     from finery.training.added_tokens import add_tokens
     from finery.training.collate import Layout
     from finery.training.encode import encode, unused_columns, warn_of_rows
@@ -78,7 +79,9 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
     )
     if context.rank:
         return StageResult()
-    sits = _sits_on(config, inputs["model"], context) if hasattr(trained.model, "peft_config") else {}
+    adapted = hasattr(trained.model, "peft_config")
+    how = (config.lora, config.quantization, config.dtype)
+    sits = sits_on(inputs["model"], *how, context) if adapted else {}
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "rows": len(data), "rows_rejected": len(data.rejected)}
     return StageResult(
@@ -161,18 +164,6 @@ def _hold(
     if context.rank == 0:
         fisher.write(context.output("fisher"))
     return Hold(config.kl_weight, fisher, ewc.weight)
-
-
-def _sits_on(config: SftStage, folder: Path, context: StageContext) -> dict[str, Any]:
-    """What model.json says of the trained adapter: the model it sits on, and how that was quantized."""
-    from finery.training.folders import adapter_base, adapter_quantization
-    from finery.training.quantize import quantization_record
-
-    given = {"digest": context.input_digests.get("model", ""), "ref": context.input_refs.get("model", "")}
-    if config.lora is None:
-        return {"base": adapter_base(folder, **given), "quantization": adapter_quantization(folder)}
-    record = quantization_record(config.quantization, config.dtype) if config.quantization else None
-    return {"base": given, "quantization": record}
 
 
 def _tell_of_method(config: SftStage, folder: Path, data: Any, token_ids: list[int], context: StageContext) -> str:

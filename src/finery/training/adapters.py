@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from finery.contract import StageContext
 from finery.errors import InputError, StageError
-from finery.schemas.training import Lora
+from finery.schemas.training import Lora, Quantization
 from finery.training.added_tokens import complete_head, trained_rows
 from finery.training.arguments import lora_config
+from finery.training.folders import adapter_base, adapter_quantization
+from finery.training.quantize import quantization_record
 
 _SHOWN = 30
 
@@ -34,6 +38,28 @@ def new_adapter(model: Any, lora: Lora, *, seed: int, token_ids: Sequence[int] =
     made = get_peft_model(model, lora_config(_by_name(lora, model), **rows))
     complete_head(made)
     return made
+
+
+def sits_on(
+    folder: Path, lora: Lora | None, quantization: Quantization | None, dtype: str, context: StageContext
+) -> dict[str, Any]:
+    """What model.json says of a trained adapter: the model it sits on, and how that was quantized.
+
+    Args:
+        folder: the stage's input `model`.
+        lora: given for a new adapter; without it the one in `folder` was trained further and keeps its base.
+        quantization, dtype: the stage's.
+
+    Returns:
+        `{base, quantization}`, as `publish_model` takes them.
+
+    Raises:
+        InputError: `folder` is an adapter that does not say what it sits on.
+    """
+    given = {"digest": context.input_digests.get("model", ""), "ref": context.input_refs.get("model", "")}
+    if lora is None:
+        return {"base": adapter_base(folder, **given), "quantization": adapter_quantization(folder)}
+    return {"base": given, "quantization": quantization_record(quantization, dtype) if quantization else None}
 
 
 def check_targets(model: Any, lora: Lora) -> None:
