@@ -17,6 +17,7 @@ KList = Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=1)]
 class GateStage(Stage):
     kind: Literal["gate"]
     """Samples a model on verifiable prompts and gives a verdict: `rl`, `skip_rl` or `more_data`."""
+    schema_version = 2
     packages = ("torch", "transformers")
     model: ModelRef
     """The model that would be trained."""
@@ -26,8 +27,10 @@ class GateStage(Stage):
     """How completions are judged."""
     k: KList = [1, 8]
     """The k of pass@k; the verdict compares pass@1 with the largest."""
+    max_samples: Annotated[int, Field(ge=1)] | None = None
+    """The most completions for a prompt, at least max(k); 2 * max(k) by default. They are drawn in rounds, until the verdict is settled."""
     samples: Annotated[int, Field(ge=1)] | None = None
-    """Completions for each prompt; 2 * max(k) by default, never fewer than max(k)."""
+    """Exactly so many for each prompt instead, and one look at the end; at least max(k)."""
     max_prompts: Annotated[int, Field(ge=1)] | None = None
     """Use the first so many prompts; all by default."""
     sampling: Sampling = Sampling()
@@ -50,17 +53,23 @@ class GateStage(Stage):
 
     @property
     def samples_per_prompt(self) -> int:
-        return self.samples or 2 * max(self.k)
+        """The most completions that a prompt may get."""
+        return self.samples or self.max_samples or 2 * max(self.k)
 
     @model_validator(mode="after")
     def _check(self) -> GateStage:
         check_rewards(self.rewards)
         if 1 not in self.k or max(self.k) < 2:
             raise refuse("needs 1 and a larger k; the verdict compares pass@1 with pass@max(k)", field="k")
-        if self.samples is not None and self.samples < max(self.k):
+        if self.samples is not None and self.max_samples is not None:
+            raise refuse(
+                "draws just so many for each prompt, max_samples until the verdict is settled; give one",
+                field="samples",
+            )
+        if self.samples_per_prompt < max(self.k):
             raise refuse(
                 "{samples} samples cannot estimate pass@{k}; give at least {k}, or a smaller k",
-                field="samples", samples=self.samples, k=max(self.k),
+                field="samples" if self.samples else "max_samples", samples=self.samples_per_prompt, k=max(self.k),
             )  # fmt: skip
         return self
 

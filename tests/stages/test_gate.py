@@ -235,3 +235,78 @@ def test_a_killed_gate_goes_on_after_its_last_whole_batch(
     assert len(_events(tmp_path / "killed", "metrics")) == 1
     warned = [event["message"] for event in _events(tmp_path / "killed", "warning")]
     assert any("not a whole batch" in message for message in warned) == bool(broken)
+
+
+SUMS = {f"{a}+{b} ": str(a + b) for a in range(1, 10) for b in range(1, 8)}
+ROUNDS: dict[str, Any] = {
+    "samples": None,
+    "max_samples": 8,
+    "batch_size": 40,
+    "sampling": {"max_completion_length": 16},
+}
+
+
+def test_samples_are_drawn_until_the_verdict_is_settled(tmp_path: Path) -> None:
+    result, verdict = _run(tmp_path, _rows(answers=SUMS), **ROUNDS)
+    assert (verdict["verdict"], verdict["conclusive"]) == ("skip_rl", True)
+    difficulty = json.loads((tmp_path / "outputs" / "difficulty" / "difficulty.json").read_text())["prompts"]
+    assert verdict["prompts"] == len(difficulty) < len(SUMS)
+    assert verdict["spent"] == sum(found["n"] for found in difficulty.values()) == result.metrics["samples"]
+    assert verdict["spent"] < 4 * len(SUMS)
+    assert verdict["pass_at_1"]["low"] >= 0.9
+    looked = _events(tmp_path, "metrics")
+    assert len(looked) == verdict["looks"] + 1
+    assert looked[0]["metrics"]["gap_high"] > verdict["gap"]["value"]
+
+
+def test_prompts_that_are_always_solved_get_no_more_and_the_rest_get_all(tmp_path: Path) -> None:
+    """25 prompts, 13 of which have a wrong answer: nothing settles a gap of about 0 against a min_gap of 0.01."""
+    answers = {
+        prompt: answer if place % 2 else "99" for place, (prompt, answer) in enumerate(SUMS.items()) if place < 25
+    }
+    _, verdict = _run(tmp_path, _rows(answers=answers), **ROUNDS, min_gap=0.01)
+    assert (verdict["verdict"], verdict["conclusive"]) == ("more_data", False)
+    difficulty = json.loads((tmp_path / "outputs" / "difficulty" / "difficulty.json").read_text())["prompts"]
+    counts = {(found["n"], found["solved"]) for found in difficulty.values()}
+    assert counts == {(8, 0), (4, 4)}
+    assert verdict["spent"] == 13 * 8 + 12 * 4
+    assert verdict["histogram"] == [13, *[0] * 8, 12]
+    assert (verdict["never_solved"], verdict["always_solved"]) == (0.52, 0.48)
+
+
+def test_a_gate_killed_between_rounds_draws_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, verdict = _run(tmp_path / "whole", _rows(answers=SUMS), **ROUNDS)
+    import finery.training.sampling as sampling
+
+    real, drawn, limit = sampling.sample, [], 4
+
+    def dying(*args: Any, **kwargs: Any) -> Any:
+        if len(drawn) == limit:
+            raise KeyboardInterrupt
+        drawn.append(0 if kwargs["greedy"] else len(args[2]) * kwargs["n"])
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(sampling, "sample", dying)
+    with pytest.raises(KeyboardInterrupt):
+        _run(tmp_path / "killed", _rows(answers=SUMS), **ROUNDS)
+    limit = 1000
+    _run(tmp_path / "killed", _rows(answers=SUMS), **ROUNDS)
+    assert sum(drawn) == verdict["spent"]
+    for path in (tmp_path / "whole" / "outputs").rglob("*.json*"):
+        other = tmp_path / "killed" / "outputs" / path.relative_to(tmp_path / "whole" / "outputs")
+        assert other.read_bytes() == path.read_bytes()
+    assert (tmp_path / "killed" / "metrics.jsonl").read_text().count('"metrics"') > verdict["looks"]
+
+
+def test_a_fixed_number_of_samples_and_a_most_of_them_are_refused_together() -> None:
+    with pytest.raises(ValidationError, match="give one"):
+        _config(samples=8, max_samples=8)
+    with pytest.raises(ValidationError, match=r"3 samples cannot estimate pass@4"):
+        _config(samples=None, max_samples=3)
+
+
+def test_a_cap_that_cuts_answers_is_told_apart_from_inability(tmp_path: Path) -> None:
+    _, verdict = _run(tmp_path, _rows(), sampling={"max_completion_length": 8})
+    assert verdict["truncated"] > 0.5
+    assert "were cut at 8 tokens and count as unsolved" in verdict["reason"]
+    assert verdict["pass_at_1_ended"] is None or verdict["pass_at_1_ended"] > verdict["pass_at_1"]["value"]

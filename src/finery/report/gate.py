@@ -94,7 +94,8 @@ def _estimate(label: str, value: Any, mark: float | None, said: str) -> Estimate
 def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
     spoken = {
         "prompts": "prompts",
-        "samples": "samples a prompt",
+        "samples": "most samples a prompt" if (finite(verdict.get("looks")) or 1) > 1 else "samples a prompt",
+        "spent": "completions drawn",
         "excluded": "prompts excluded",
         "duplicates": "repeated rows left out",
         "confidence": "confidence",
@@ -103,7 +104,8 @@ def _facts(verdict: Mapping[str, Any]) -> list[tuple[str, str]]:
         "completion_length": "mean length, tokens",
     }
     facts = [(said, compact(verdict[key])) for key, said in spoken.items() if finite(verdict.get(key)) is not None]
-    return facts + ([("truncated", rate(verdict["truncated"]))] if finite(verdict.get("truncated")) is not None else [])
+    shares = {"truncated": "truncated", "pass_at_1_ended": "pass@1 of those that ended"}
+    return facts + [(said, rate(verdict[key])) for key, said in shares.items() if finite(verdict.get(key)) is not None]
 
 
 def pass_rates(difficulty: Mapping[str, Any]) -> list[float]:

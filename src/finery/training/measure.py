@@ -46,6 +46,7 @@ class Draw:
     seed: int
     batch_size: int
     greedy: bool = False
+    first: int = 0
 
     @property
     def width(self) -> int:
@@ -155,6 +156,7 @@ def _judge(
         sampling=draw.sampling,
         seed=draw.seed,
         greedy=draw.greedy,
+        first=draw.first,
         batch_size=draw.batch_size,
     )
     flat = [(row, one) for row, completions in zip(rows, drawn, strict=True) for one in completions]
