@@ -10,7 +10,7 @@ from typing import Any
 
 from finery.contract import StageContext, StageResult
 from finery.errors import InputError
-from finery.schemas.promote import Condition, PromoteStage
+from finery.schemas.promote import Condition, PromoteStage, metric_parts
 
 _ROUNDING = 1e-12
 
@@ -77,17 +77,22 @@ def judge(metric: str, condition: Condition, evaluation: Mapping[str, Any]) -> d
 
     A number that is missing, null or not finite never passes.
     """
-    bound = condition.model_dump(by_alias=True, exclude_none=True)
+    bound = condition.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
     value, problem = _number(metric, evaluation)
     if value is None:
         return _condition(metric, None, bound, False, problem)
+    held, _ = _number(metric, evaluation, condition.on)
+    if held is None:
+        return _condition(metric, value, bound, False, f"{metric} has no limit {condition.on} to hold it to")
+    said = metric if condition.on == "value" else f"{metric} ({condition.on})"
     checks = []
     if condition.min is not None:
-        checks.append(_compared(metric, value, condition.min, "min", value - condition.min))
+        checks.append(_compared(said, held, condition.min, "min", held - condition.min))
     if condition.max is not None:
-        checks.append(_compared(metric, value, condition.max, "max", condition.max - value))
+        checks.append(_compared(said, held, condition.max, "max", condition.max - held))
     if condition.max_drop is not None:
-        other = f"{condition.from_}.{metric.rsplit('.', 2)[1]}.{metric.rsplit('.', 2)[2]}"
+        _, suite, name = metric_parts(metric)
+        other = f"{condition.from_}.{suite}.{name}"
         start, problem = _number(other, evaluation)
         if start is None:
             checks.append((False, problem))
@@ -97,35 +102,37 @@ def judge(metric: str, condition: Condition, evaluation: Mapping[str, Any]) -> d
     return _condition(metric, value, bound, all(passed for passed, _ in checks), "; ".join(shown))
 
 
-def _number(metric: str, evaluation: Mapping[str, Any]) -> tuple[float | None, str]:
+def _number(metric: str, evaluation: Mapping[str, Any], end: str = "value") -> tuple[float | None, str]:
     """The exam's number of that name, or None and why there is none.
 
     A model's reference may hold dots (`corpus.x`, `./models/a.b`), so the name is read from its end.
     """
-    ref, suite, name = metric.rsplit(".", 2)
-    place: Any = evaluation["models"]
-    for part, kind in ((ref, "model"), (suite, "suite"), (name, "metric")):
+    ref, suite, name = metric_parts(metric)
+    place: Any = evaluation["models"] if suite else evaluation.get("forgetting")
+    if place is None:
+        return None, f"{metric} is missing: the exam has no general suite"
+    for part, kind in ((ref, "model"), (suite, "suite"), (name, "metric")) if suite else ((ref, "model"),):
         if not isinstance(place, Mapping) or part not in place:
             there = ", ".join(place) if isinstance(place, Mapping) else ""
             return None, f"{metric} is missing: the exam has no {kind} {part}, only {there or 'none'}"
         place = place[part]
-    value = place.get("value") if isinstance(place, Mapping) else place
+    value = place.get(end) if isinstance(place, Mapping) else place if end == "value" else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None, f"{metric} is {json.dumps(value)}, which is not a finite number"
-    judged, asked = _coverage(place, suite, evaluation)
-    if judged * 2 < asked:
-        return None, f"{metric} was judged on {judged} of {asked} prompts only; the verifier abstained on the rest"
+    for judged, asked in _coverage(suite, place, evaluation):
+        if judged * 2 < asked:
+            return None, f"{metric} was judged on {judged} of {asked} prompts only; the verifier abstained on the rest"
     return float(value), ""
 
 
-def _coverage(number: Any, suite: str, evaluation: Mapping[str, Any]) -> tuple[int, int]:
-    """Prompts a number was judged on, and prompts of its suite; (0, 0) where the exam does not say."""
+def _coverage(suite: str | None, number: Any, evaluation: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Prompts a number was judged on and prompts of its suite, of each suite for forgetting; none where unsaid."""
     described = evaluation.get("suites")
-    described = described.get(suite) if isinstance(described, Mapping) else None
     if not isinstance(number, Mapping) or not isinstance(described, Mapping):
-        return 0, 0
-    judged, asked = number.get("n"), described.get("prompts")
-    return (judged, asked) if isinstance(judged, int) and isinstance(asked, int) else (0, 0)
+        return []
+    parts = {suite: number} if suite else number.get("suites", {})
+    counts = [(part.get("n"), (described.get(name) or {}).get("prompts")) for name, part in parts.items()]
+    return [(judged, asked) for judged, asked in counts if isinstance(judged, int) and isinstance(asked, int)]
 
 
 def _compared(metric: str, value: float, limit: float, word: str, room: float) -> tuple[bool, str]:
@@ -146,7 +153,7 @@ def _dropped(metric: str, value: float, other: str, start: float, budget: float)
 
 def _about_another(config: PromoteStage, evaluation: Mapping[str, Any], digest: str) -> list[dict[str, Any]]:
     """A failed condition when none of the numbers asked for was measured on the model that would be promoted."""
-    asked = {metric.rsplit(".", 2)[0] for metric in config.require}
+    asked = {metric_parts(metric)[0] for metric in config.require}
     digests = evaluation.get("digests")
     if isinstance(digests, Mapping):
         if any(digests.get(ref) == digest for ref in asked):

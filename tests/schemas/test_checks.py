@@ -48,6 +48,8 @@ import pytest
          "suite domain has no pass_at_4; did you mean pass_at_8? It has pass_at_1, pass_at_8, greedy, truncated"),
         ("{min: 0.5}", "{max_drop: 0.1, from: bse}", "25:60 stages.promote.require.grpo.domain.pass_at_1.from: bse is "
          "not in the exam; did you mean base?"),
+        ("{min: 0.5}", "{min: 70}", "25:44 stages.promote.require.grpo.domain.pass_at_1.min: 70 is never reached: the "
+         "exam's numbers lie between 0 and 1"),
     ],
 )  # fmt: skip
 def test_what_stages_say_of_each_other_must_fit(change, bad, old, new, told):

@@ -155,3 +155,47 @@ def test_a_number_judged_on_less_than_half_of_the_prompts_promotes_nothing(tmp_p
     _, decision = _run(tmp_path, {"merged.domain.pass_at_1": {"min": 0.1}}, evaluation=evaluation)
     assert decision["verdict"] == "refuse"
     assert "judged on 2 of 6 prompts only" in decision["conditions"][0]["reason"]
+
+
+def _forgot(**changed: Any) -> dict[str, Any]:
+    lost = {"value": 0.04, "low": 0.01, "high": 0.07, "n": 10, "suites": {"general": {"drop": 0.04, "n": 10}}}
+    return _evaluation(forgetting={"merged": lost | changed}, suites={"general": {"prompts": 10}})
+
+
+@pytest.mark.parametrize(
+    ("condition", "said"),
+    [
+        ({"max": 0.05}, None),
+        ({"max": 0.03}, "merged.forgetting 0.04 is 0.01 above max 0.03"),
+        ({"max": 0.05, "on": "high"}, "merged.forgetting (high) 0.07 is 0.02 above max 0.05"),
+        ({"max": 0.05, "on": "low"}, None),
+    ],
+)
+def test_what_was_forgotten_is_bounded_by_its_number_or_a_limit(
+    tmp_path: Path, condition: dict[str, Any], said: str | None
+) -> None:
+    _, decision = _run(tmp_path, {"merged.forgetting": condition}, evaluation=_forgot())
+    (judged,) = decision["conditions"]
+    assert judged["passed"] is (said is None)
+    assert judged["value"] == 0.04
+    assert said is None or judged["reason"] == said
+
+
+def test_forgetting_that_was_not_measured_or_on_few_prompts_promotes_nothing(tmp_path: Path) -> None:
+    _, decision = _run(tmp_path / "none", {"merged.forgetting": {"max": 0.5}})
+    assert "the exam has no general suite" in decision["conditions"][0]["reason"]
+    few = _forgot(suites={"general": {"drop": 0.04, "n": 4}})
+    _, decision = _run(tmp_path / "few", {"merged.forgetting": {"max": 0.5}}, evaluation=few)
+    assert "judged on 4 of 10 prompts only" in decision["conditions"][0]["reason"]
+    _, decision = _run(
+        tmp_path / "bare", {"merged.forgetting": {"max": 0.5, "on": "high"}}, evaluation=_forgot(high=None)
+    )
+    assert decision["conditions"][0]["reason"] == "merged.forgetting has no limit high to hold it to"
+    assert decision["verdict"] == "refuse"
+
+
+def test_a_bound_is_held_to_the_limit_that_it_names(tmp_path: Path) -> None:
+    _, decision = _run(tmp_path, {"merged.domain.pass_at_1": {"min": 0.5, "on": "low"}})
+    assert decision["verdict"] == "refuse"
+    assert decision["conditions"][0]["bound"] == {"min": 0.5, "on": "low"}
+    assert "merged.domain.pass_at_1 (low) 0.00 is 0.50 below min 0.50" in decision["conditions"][0]["reason"]

@@ -6,7 +6,7 @@ from finery.language.check import Stages
 from finery.language.nodes import find, key_place
 from finery.language.problems import Keys, Problem, hint
 from finery.schemas.evaluate import EvaluateStage, Suite
-from finery.schemas.promote import PromoteStage
+from finery.schemas.promote import Condition, PromoteStage, metric_parts
 from finery.schemas.reference import StageRef, parse_reference
 
 
@@ -29,11 +29,24 @@ def check_conditions(stages: Stages) -> list[Problem]:
         for key, condition in config.require.items():
             if wrong := _wrong(key, exam):
                 problems.append(Problem(key_place(stages.root, (*here, key)), (*here, key), wrong))
+            elif bound := _impossible(condition, lowest=0.0 if metric_parts(key)[1] else -1.0):
+                where = (*here, key, bound[0])
+                source = find(stages.root, where)
+                problems.append(Problem(source.place if source else key_place(stages.root, where), where, bound[1]))
             source = find(stages.root, (*here, key, "from"))
             if condition.from_ is not None and condition.from_ not in exam.models and source is not None:
                 text = f"{condition.from_} is not in the exam{hint(condition.from_, exam.models, listed='which has')}"
                 problems.append(Problem(source.place, (*here, key, "from"), text))
     return problems
+
+
+def _impossible(condition: Condition, *, lowest: float) -> tuple[str, str] | None:
+    """The bound that no number of an exam can keep, and why: they are rates, and forgetting a difference of rates."""
+    if condition.min is not None and condition.min > 1:
+        return "min", f"{condition.min:g} is never reached: the exam's numbers lie between {lowest:g} and 1"
+    if condition.max is not None and condition.max < lowest:
+        return "max", f"{condition.max:g} is always passed: the exam's numbers lie between {lowest:g} and 1"
+    return None
 
 
 def exam_of(config: PromoteStage, stages: Stages) -> EvaluateStage | None:
@@ -48,9 +61,11 @@ def exam_of(config: PromoteStage, stages: Stages) -> EvaluateStage | None:
 
 def _wrong(key: str, exam: EvaluateStage) -> str | None:
     """What is wrong with `model.suite.metric`; a model's own reference may hold dots."""
-    model, suite, metric = key.rsplit(".", 2)
+    model, suite, metric = metric_parts(key)
     if model not in exam.models:
         return f"{model} is not in the exam{hint(model, exam.models, listed='which has')}"
+    if suite is None:
+        return None
     if suite not in exam.suites:
         return f"the exam has no suite {suite}{hint(suite, list(exam.suites), listed='it has')}"
     made = metrics(exam.suites[suite])

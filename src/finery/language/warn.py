@@ -15,7 +15,7 @@ from finery.schemas.distill import DistillStage
 from finery.schemas.gate import GateStage
 from finery.schemas.grpo import GrpoStage
 from finery.schemas.merge import Member, MergeStage
-from finery.schemas.promote import PromoteStage
+from finery.schemas.promote import PromoteStage, metric_parts
 from finery.schemas.reference import StageRef, parse_reference
 from finery.schemas.rewards import Reward
 
@@ -166,5 +166,5 @@ def _few(config: GateStage, stages: Stages) -> Iterator[tuple[str, str]]:
 
 def _unexamined(config: PromoteStage, stages: Stages) -> Iterator[tuple[str, str]]:
     """A promotion of one model under conditions on others."""
-    if exam_of(config, stages) and not any(key.rsplit(".", 2)[0] == config.model for key in config.require):
+    if exam_of(config, stages) and not any(metric_parts(key)[0] == config.model for key in config.require):
         yield "require", f"no condition looks at {config.model}, the model to be promoted"
