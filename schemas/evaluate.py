@@ -27,12 +27,23 @@ class Suite(Model):
     """Use the first so many prompts."""
     sampling: Sampling = Sampling()
     """How completions are drawn."""
+    general: bool = False
+    """It measures what must not be lost: its drop against the reference counts towards each model's `forgetting`."""
+    weight: Annotated[float, Field(gt=0)] = 1.0
+    """Its share of `forgetting` among the general suites."""
+
+    @property
+    def main_metric(self) -> str:
+        """What forgetting is measured by: greedy accuracy where it is measured, else the smallest pass@k."""
+        return "greedy" if self.greedy else f"pass_at_{min(self.k)}"
 
     @model_validator(mode="after")
     def _check(self) -> Suite:
         check_rewards(self.rewards)
         if not self.k and not self.greedy:
             raise refuse("measures nothing; give k, or greedy: true", field="k")
+        if "weight" in self.model_fields_set and not self.general:
+            raise refuse("is a general suite's share of forgetting; add general: true, or leave it out", field="weight")
         if self.samples is not None and self.samples < max(self.k, default=1):
             raise refuse(
                 "{samples} samples cannot estimate pass@{k}; give at least {k}, or a smaller k",

@@ -13,6 +13,7 @@ from finery.contract import StageContext, StageResult
 from finery.data.dataset import read_dataset
 from finery.rewards import RewardSet, build
 from finery.schemas.evaluate import EvaluateStage, Suite
+from finery.stats.forgetting import GeneralSuite, forgetting
 from finery.stats.intervals import Bootstrap, Interval
 from finery.stats.passk import pass_at_k
 
@@ -77,6 +78,7 @@ def run(config: EvaluateStage, inputs: Mapping[str, Path], context: StageContext
                 file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
             context.log(number + 1, **_values(ref, rates[ref]))
     results = _results(config.models, same, reference, suites, rates)
+    lost = _forgetting(config.models, same, reference, suites, rates)
     _warn(config, suites, results, same, context)
     evaluation = {
         "reference": reference,
@@ -85,6 +87,7 @@ def run(config: EvaluateStage, inputs: Mapping[str, Path], context: StageContext
         "suites": {suite.name: _described(suite) for suite in suites},
         "digests": digests,
         "same": same,
+        **({"forgetting": lost} if lost else {}),
     }
     (context.output("evaluation") / "evaluation.json").write_text(
         json.dumps(evaluation, ensure_ascii=False, indent=2, allow_nan=False) + "\n", encoding="utf-8"
@@ -94,8 +97,8 @@ def run(config: EvaluateStage, inputs: Mapping[str, Path], context: StageContext
         for ref, by_suite in results.items()
         for suite, by_metric in by_suite.items()
         for metric, number in by_metric.items()
-    }
-    return StageResult(metrics=metrics, summary=_summary(results, same, reference, suites))
+    } | {f"{ref}.forgetting": number["value"] for ref, number in lost.items()}
+    return StageResult(metrics=metrics, summary=_summary(results, same, reference, suites, lost))
 
 
 def suite_seed(seed: int, suite: str) -> int:
@@ -187,6 +190,38 @@ def _results(
     return results
 
 
+def _forgetting(
+    models: Sequence[str],
+    same: Mapping[str, str],
+    reference: str,
+    suites: Sequence[_Suite],
+    rates: Mapping[str, Mapping[str, Rates]],
+) -> dict[str, dict[str, Any]]:
+    """Each model's forgetting against the reference; empty without general suites or where nothing was judged."""
+    general = [
+        GeneralSuite(suite.name, suite.config.main_metric, suite.config.weight, suite.weights)
+        for suite in suites
+        if suite.config.general
+    ]
+    if not general:
+        return {}
+
+    def values(ref: str) -> dict[str, list[float]]:
+        return {suite.name: rates[same.get(ref, ref)][suite.name][suite.metric] for suite in general}
+
+    base, lost = same.get(reference, reference), {}
+    for ref in models:
+        found = forgetting(general, values(reference), values(ref))
+        if found is not None and same.get(ref, ref) == base:
+            # the same model: nothing is lost, and nothing uncertain about that
+            found |= {"value": 0.0, "low": 0.0, "high": 0.0}
+            for row in found["suites"].values():
+                row |= {"drop": 0.0, "low": 0.0, "high": 0.0}
+        if found is not None:
+            lost[ref] = found
+    return lost
+
+
 def _described(suite: _Suite) -> dict[str, Any]:
     return {
         "prompts": len(suite.rows),
@@ -194,6 +229,7 @@ def _described(suite: _Suite) -> dict[str, Any]:
         "k": sorted(suite.config.k),
         "samples": suite.samples,
         "greedy": suite.config.greedy,
+        **({"general": True, "weight": suite.config.weight} if suite.config.general else {}),
     }
 
 
@@ -239,7 +275,11 @@ def _values(ref: str, by_suite: Mapping[str, Rates]) -> dict[str, float]:
 
 
 def _summary(
-    results: Mapping[str, Any], same: Mapping[str, str], reference: str, suites: Sequence[_Suite]
+    results: Mapping[str, Any],
+    same: Mapping[str, str],
+    reference: str,
+    suites: Sequence[_Suite],
+    lost: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
     """`table`: a row a model, cells as text; `headline`: who leads in each suite."""
     table = []
@@ -249,6 +289,8 @@ def _summary(
             for metric, number in by_suite[suite.name].items():
                 if metric != "truncated" or any(each[suite.name][metric]["value"] > 0 for each in results.values()):
                     row[f"{suite.name} {_spoken(metric)}"] = _cell(number)
+        if ref in lost:
+            row["forgetting"] = "0.00" if ref == reference else _cell(lost[ref])
         table.append(row)
     leads = []
     for suite in suites:

@@ -9,11 +9,12 @@ from finery.report import read
 from finery.report.charts import Estimate
 from finery.report.exam import Cell, SuiteTable, conditions, suite_tables
 from finery.report.gate import SPOKEN, estimates
-from finery.report.numbers import duration, metric_label
+from finery.report.numbers import duration, finite, metric_label
 from finery.report.read import Found, Unreadable
 
 WIDTH = 100
 """An exam wider than this is printed as a table a suite."""
+_ENDS = ("value", "low", "high")
 EXITS = {
     0: "done",
     1: "failed",
@@ -130,10 +131,22 @@ def _exam_blocks(summary: dict[str, Any]) -> Iterator[list[str]]:
     for found, tables in _exams(summary):
         whole = _text_table(_exam_rows(tables))
         block = [f"{found.stage}: {_exam_note(found, tables)}"]
-        if max(map(len, whole)) <= WIDTH:
-            yield block + whole
-        else:
-            yield block + [line for table in tables for line in _text_table(_exam_rows([table]))]
+        if max(map(len, whole)) > WIDTH:
+            whole = [line for table in tables for line in _text_table(_exam_rows([table]))]
+        yield block + whole + _forgotten(found.value)
+
+
+def _forgotten(evaluation: Any) -> list[str]:
+    """What each model lost of the general suites, in a line; none where the exam has no such suites."""
+    lost = evaluation.get("forgetting") if isinstance(evaluation, dict) else None
+    if not isinstance(lost, dict):
+        return []
+    shown = [
+        f"{model} {one['value']:+.3f} [{one['low']:+.3f}, {one['high']:+.3f}]"
+        for model, one in lost.items()
+        if model != evaluation.get("reference") and all(finite(one.get(end)) is not None for end in _ENDS)
+    ]
+    return [f"  forgetting against {evaluation.get('reference')}: {', '.join(shown)}"] if shown else []
 
 
 def _exam_note(found: Found, tables: Sequence[SuiteTable]) -> str:

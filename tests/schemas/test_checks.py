@@ -50,6 +50,8 @@ import pytest
          "not in the exam; did you mean base?"),
         ("{min: 0.5}", "{min: 70}", "25:44 stages.promote.require.grpo.domain.pass_at_1.min: 70 is never reached: the "
          "exam's numbers lie between 0 and 1"),
+        ("grpo.domain.pass_at_1: {min: 0.5}", "grpo.forgetting: {max: 0.05}", "25:15 stages.promote.require."
+         "grpo.forgetting: the exam has no general suite"),
     ],
 )  # fmt: skip
 def test_what_stages_say_of_each_other_must_fit(change, bad, old, new, told):

@@ -227,3 +227,31 @@ def test_a_suite_without_prompts_names_the_suite(folders: dict[str, Path], tmp_p
     write_dataset([{"messages": [{"role": "user", "content": "hi"}]}], tmp_path / "data")
     with pytest.raises(InputError, match=r"suites\.general\.data: row [0-9a-f]{16} has no prompt"):
         _run(tmp_path, {**folders, "general": tmp_path / "data"}, {"base": "base"})
+
+
+def test_what_general_suites_lost_is_a_table_and_a_number(folders: dict[str, Path], tmp_path: Path) -> None:
+    suites = {name: suite.model_dump(exclude_defaults=True) for name, suite in _config(["base"]).suites.items()}
+    suites["general"] |= {"general": True, "weight": 2.0}
+    models = {"sft": "base", "bad": "noisy", "sft.model": "base"}
+    result, evaluation = _run(tmp_path, folders, models, suites=suites)
+    general = {model: evaluation["models"][model]["general"]["greedy"] for model in models}
+    lost = evaluation["forgetting"]
+    assert lost["bad"]["value"] == pytest.approx(general["sft"]["value"] - general["bad"]["value"])
+    assert lost["bad"]["value"] == pytest.approx(-general["bad"]["change"]["value"])
+    row = lost["bad"]["suites"]["general"]
+    assert (row["metric"], row["before"], row["after"]) == (
+        "greedy", general["sft"]["value"], general["bad"]["value"],
+    )  # fmt: skip
+    assert [lost[same][end] for same in ("sft", "sft.model") for end in ("value", "low", "high")] == [0.0] * 6
+    assert result.metrics["bad.forgetting"] == lost["bad"]["value"]
+    assert evaluation["suites"]["general"]["weight"] == 2.0
+    assert "general" not in evaluation["suites"]["domain"]
+    assert next(row["forgetting"] for row in result.summary["table"]) == "0.00"
+
+
+def test_an_exam_without_general_suites_says_nothing_of_forgetting(
+    exam: tuple[Path, StageResult, dict[str, Any]],
+) -> None:
+    _, result, evaluation = exam
+    assert "forgetting" not in evaluation
+    assert not any(name.endswith(".forgetting") for name in result.metrics)

@@ -65,6 +65,8 @@ def _wrong(key: str, exam: EvaluateStage) -> str | None:
     if model not in exam.models:
         return f"{model} is not in the exam{hint(model, exam.models, listed='which has')}"
     if suite is None:
+        if not any(one.general for one in exam.suites.values()):
+            return "the exam has no general suite, so nothing says what was forgotten; mark one by general: true"
         return None
     if suite not in exam.suites:
         return f"the exam has no suite {suite}{hint(suite, list(exam.suites), listed='it has')}"

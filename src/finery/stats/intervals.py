@@ -6,6 +6,7 @@ completions: completions of one problem are not independent.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,6 +70,16 @@ class Bootstrap:
         Raises:
             ValueError: the shape is not [P], or a value lies outside support.
         """
+        found = self.means(values, support=support)
+        if found is None:
+            return None
+        value, n, means_R = found
+        return _interval(value, n, means_R, support, self.confidence)
+
+    def means(
+        self, values: ArrayLike, *, support: tuple[float, float] = UNIT
+    ) -> tuple[float, int, NDArray[np.float64]] | None:
+        """The plain mean, how many problems it is over, and its resampled means, float64 [R]; arguments as `mean`'s."""
         values_P = np.asarray(values, dtype=np.float64)
         if values_P.shape != (self.problems,):
             raise ValueError(f"expected one value for each of {self.problems} problems, got shape {values_P.shape}")
@@ -82,17 +93,43 @@ class Bootstrap:
         sums_R2 = self._weights_RP @ np.stack([filled_P, valid_P.astype(np.float64)], axis=1).astype(np.float32)
         tops_R = sums_R2[:, 0] + self._prior_R2 @ np.array([low, high])
         means_R = tops_R / (sums_R2[:, 1] + self._prior_R2.sum(axis=1))
-        value = float(values_P[valid_P].mean())
-        tail = (1.0 - self.confidence) / 2
-        bounds: NDArray[np.float64] = np.quantile(means_R, [tail, 1.0 - tail])
-        return Interval(
-            value, min(value, max(low, float(bounds[0]))), max(value, min(high, float(bounds[1]))), int(valid_P.sum())
-        )
+        return float(values_P[valid_P].mean()), int(valid_P.sum()), means_R
 
     def change(self, values: ArrayLike, reference: ArrayLike) -> Interval | None:
         """The mean of values - reference on the same problems, paired: problems undefined in either are left out."""
         difference_P = np.asarray(values, dtype=np.float64) - np.asarray(reference, dtype=np.float64)
         return self.mean(difference_P, support=CHANGE)
+
+
+def weighted(
+    parts: Sequence[tuple[Bootstrap, ArrayLike]], weights: Sequence[float], *, support: tuple[float, float] = CHANGE
+) -> Interval | None:
+    """The weighted mean of means over several sets of problems, and its interval; the sets are resampled apart.
+
+    Args:
+        parts: each set's Bootstrap and one number a problem, float [P] of its own P; NaN leaves a problem out.
+        weights: of the sets, above 0; only their ratios count.
+
+    Returns:
+        `n` adds up the problems. None when a set has no number at all.
+    """
+    found = [weights_of.means(values, support=support) for weights_of, values in parts]
+    known = [one for one in found if one is not None]
+    if not known or len(known) < len(found):
+        return None
+    shares = np.asarray(weights, dtype=np.float64) / float(np.sum(weights))
+    value = float(sum(share * mean for share, (mean, _, _) in zip(shares, known, strict=True)))
+    means_R = np.sum([share * means for share, (_, _, means) in zip(shares, known, strict=True)], axis=0)
+    return _interval(value, sum(n for _, n, _ in known), means_R, support, parts[0][0].confidence)
+
+
+def _interval(
+    value: float, n: int, means_R: NDArray[np.float64], support: tuple[float, float], confidence: float
+) -> Interval:
+    low, high = support
+    tail = (1.0 - confidence) / 2
+    bounds: NDArray[np.float64] = np.quantile(means_R, [tail, 1.0 - tail])
+    return Interval(value, min(value, max(low, float(bounds[0]))), max(value, min(high, float(bounds[1]))), n)
 
 
 def bootstrap(
