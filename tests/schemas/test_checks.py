@@ -116,8 +116,10 @@ def test_what_may_be_a_secret_is_refused_without_being_shown(script, bad, text):
         ("    gate: gate\n", "    gate: gate\n    difficulty: {discount: 0.9}\n", "15:5 stages.grpo.difficulty: cannot "
          "drop a prompt: one is judged after 2 visits, and 10 steps of 1 prompts make 0.1 passes over about 120; "
          "add start: GATE.difficulty, or write policy: none"),
-        ("    gate: gate\n", "    gate: gate\n    difficulty: {band: [0.001, 0.999], start: gate.difficulty}\n",
+        ("    gate: gate\n", "    gate: gate\n    difficulty: {band: [0.001, 0.999]}\n",
          "15:18 stages.grpo.difficulty.band: [0.001, 0.999] never drops a prompt"),
+        ("    gate: gate\n", "    gate: gate\n    difficulty: {start: gate.difficulty}\n",
+         "15:18 stages.grpo.difficulty.start: gate.difficulty knows the prompts that the gate drew before it was sure"),
         ("model: grpo\n    evaluation", "model: sft\n    evaluation", "25:5 stages.promote.require: no condition "
          "looks at sft, the model to be promoted"),
     ],

@@ -42,6 +42,7 @@ def _of(config: Stage, stages: Stages) -> Iterator[tuple[str, str]]:
         if gate is not None:
             yield from _unlike(config, gate)
         yield from _band(config, stages)
+        yield from _half_known(config, stages)
     if isinstance(config, GateStage):
         yield from _few(config, stages)
     if isinstance(config, PromoteStage):
@@ -116,6 +117,17 @@ def _band(config: GrpoStage, stages: Stages) -> Iterator[tuple[str, str]]:
             f"cannot drop a prompt: one is judged after {visits} visit{'s' if visits > 1 else ''}, and "
             f"{config.max_steps} steps of {drawn} prompts make {passes:.1f} passes over about {prompts}; "
             "add start: GATE.difficulty, or write policy: none",
+        )
+
+
+def _half_known(config: GrpoStage, stages: Stages) -> Iterator[tuple[str, str]]:
+    """Difficulty that starts from a gate which stops as soon as it is sure."""
+    source = _stage((config.difficulty.start or "").split(".")[0] or None, stages)
+    if isinstance(source, GateStage) and source.samples is None:
+        yield (
+            "difficulty.start",
+            f"{config.difficulty.start} knows the prompts that the gate drew before it was sure, perhaps a few of them; "
+            f"for all of them give the gate samples: {source.samples_per_prompt}",
         )
 
 
