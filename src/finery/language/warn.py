@@ -126,7 +126,7 @@ def _half_known(config: GrpoStage, stages: Stages) -> Iterator[tuple[str, str]]:
     if isinstance(source, GateStage) and source.samples is None:
         yield (
             "difficulty.start",
-            f"{config.difficulty.start} knows the prompts that the gate drew before it was sure, perhaps a few of them; "
+            f"{config.difficulty.start} knows the prompts that the gate drew before it was sure, which may be few; "
             f"for all of them give the gate samples: {source.samples_per_prompt}",
         )
 
