@@ -36,6 +36,8 @@ NAME = "is not a name: a letter a-z, then up to 62 of a-z, 0-9, _ and - (^[a-z][
          "{process: ...}, not proces; did you mean process?"),
         ("max_steps: 10}", "max_steps: 10, runtime: {process: {pyton: x}}}",
          "8:86 stages.sft.runtime.process.pyton: unknown key; did you mean python?"),
+        ("max_steps: 10}", "max_steps: 10, lora: {target_modules: []}}", "8:89 stages.sft.lora.target_modules: names "
+         "nothing; leave it out for all-linear"),
         ("max_steps: 10}", "max_steps: 10, lora: {target_modules: 3}}",
          "8:89 stages.sft.lora.target_modules: must be text or a list, not 3"),
         ("max_steps: 10}", "max_steps: 10, completion_only_loss: off}", "8:88 stages.sft.completion_only_loss: must be "
