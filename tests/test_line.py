@@ -291,14 +291,16 @@ def test_more_data_may_be_told_to_skip(gated):
 
 def test_a_refused_promotion_moves_nothing_says_by_how_much_and_exits_4(gated):
     before = sorted((gated.home / "registry").glob("*.json"))
-    summary = gated.run("gated.yaml", "--set", "stages.promote.require={merged.general.greedy: {min: 1.5}}", code=4)
+    summary = gated.run(
+        "gated.yaml", "--set", "stages.promote.require={merged.general.greedy: {min: 1.0, on: low}}", code=4
+    )
     promote = summary["stages"]["promote"]
     assert promote["state"] == "Refused"
-    assert "merged.general.greedy" in promote["message"] and "below min 1.5" in promote["message"]
+    assert "merged.general.greedy" in promote["message"] and "below min 1.00" in promote["message"]
     assert summary["promotions"] == []
     assert sorted((gated.home / "registry").glob("*.json")) == before
     assert (
-        gated.run("gated.yaml", "--set", "stages.promote.require={merged.general.greedy: {min: 1.5}}", code=4)[
+        gated.run("gated.yaml", "--set", "stages.promote.require={merged.general.greedy: {min: 1.0, on: low}}", code=4)[
             "stages"
         ]["promote"]["state"]
         == "Refused"
