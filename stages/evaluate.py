@@ -81,8 +81,8 @@ def run(config: EvaluateStage, inputs: Mapping[str, Path], context: StageContext
     lost = _forgetting(config.models, same, reference, suites, rates)
     if any(suite.config.general for suite in suites) and (unknown := [ref for ref in config.models if ref not in lost]):
         context.warn(
-            f"forgetting of {', '.join(unknown)} is unknown: a general suite has no prompt that could be judged of both "
-            f"it and {reference}"
+            f"forgetting of {', '.join(unknown)} is unknown: a general suite has no prompt that could be judged of both"
+            f" it and {reference}"
         )
     _warn(config, suites, results, same, context)
     evaluation = {
