@@ -139,6 +139,20 @@ def test_pairs_and_little_compute_are_for_dpo() -> None:
     assert _states(replace(given, parameters=None))["dpo"] == "unknown"
 
 
+def test_a_gate_that_stopped_early_counts_pairs_in_proportion() -> None:
+    """30 of 40 prompts it looked at, of 600: it need not see all to be sure of the verdict."""
+    early = replace(READY, machine=CPU, gate=_gate(0.4, 0.8, sometimes=30, looked=40, rows=600))
+    assert _next(early) == "dpo"
+    told = [fact.text for fact in _of(advise(early), "dpo").evidence]
+    assert (
+        "30 of the 40 prompts that were looked at are solved in some tries and not in all: about 450 of the 600 there "
+        "are, a pair each"
+    ) in told
+    assert _gate(0.4, 0.8, sometimes=30, looked=40, rows=40).pairs == 30
+    assert _gate(0.4, 0.8, sometimes=30, looked=40).pairs == 30
+    assert _gate(0.4, 0.8, sometimes=0, looked=0, rows=600).pairs == 0
+
+
 def test_a_strong_teacher_and_a_limit_on_cost_are_for_distillation() -> None:
     large, small = Scored("grpo", "domain", 0.8, 7 * 10**9, "exam"), Scored("small", "domain", 0.5, 5 * 10**8, "exam")
     taught = replace(READY, gate=_gate(0.4, 0.45), scored=(large, small))
@@ -213,6 +227,16 @@ def test_a_pipeline_that_never_ran_says_which_command_would_tell(project: Any) -
     bare = "name: bare\nstages:\n  base: {kind: import, from: BASE}\n".replace("BASE", str(ROOT / "pipelines/base"))
     project.write("bare.yaml", bare)
     assert "add a stage of kind gate" in project.finery("advise", "bare.yaml").stdout
+
+
+def test_rows_that_are_held_out_are_not_to_learn_from(project: Any) -> None:
+    """No exam names the split, and its name says what it is for."""
+    source = "sources: [{kind: skills, rows: 60}], splits: {test: 0.5, train: 0.5}"
+    project.write("p.yaml", f"name: p\nstages:\n  d: {{kind: data, {source}}}\n")
+    project.run("p.yaml")
+    told = json.loads(project.finery("advise", "p.yaml", "--json").stdout)
+    (sft,) = (step for step in told["steps"] if step["step"] == "sft")
+    assert [fact["source"] for fact in sft["evidence"]] == ["d.train"]
 
 
 def test_it_imports_nothing_heavy(project: Any) -> None:

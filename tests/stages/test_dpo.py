@@ -222,3 +222,28 @@ def test_the_line_runs_and_is_cached(project: Any) -> None:
     project.write("dpo.yaml", Path(file).read_text().replace("../../pipelines/base", str(BASE)))
     assert set(project.states("dpo.yaml").values()) == {"Completed"}
     assert set(project.states("dpo.yaml").values()) == {"Cached"}
+    told = json.loads(project.finery("advise", "dpo.yaml", "--json").stdout)["steps"]
+    facts = {fact["text"]: fact["source"] for step in told for fact in step["evidence"]}
+    # the pairs that dpo made repeat prompts of corpus.rl, which are counted once
+    (source,) = (source for text, source in facts.items() if "preference pairs" in text)
+    assert source == "dpo.pairs"
+    rows = sum(len(read_dataset(_dataset(project, name))) for name in ("rl", "train"))
+    assert _verifiable(project) == (rows, "corpus.rl, corpus.train")
+
+
+def _dataset(project: Any, split: str) -> Path:
+    (folder,) = (project.home / "store/data").glob(f"*/outputs/{split}")
+    return folder
+
+
+def _verifiable(project: Any) -> tuple[int, str]:
+    from finery import runs
+    from finery.advise.gather import gather
+    from finery.load import load
+    from finery.plan import Planner
+    from finery.store import Store
+
+    loaded = load(project.folder / "dpo.yaml", [])
+    count = gather(Planner(loaded, Store(runs.home_of(loaded.project)))).verifiable
+    assert count is not None
+    return count.value, count.source

@@ -42,7 +42,13 @@ class Interval:
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate's numbers; `sometimes` counts the prompts that were solved in some of their completions, not in all."""
+    """A gate's numbers.
+
+    Attributes:
+        sometimes: the prompts that were solved in some of their completions, not in all.
+        looked: the prompts that were drawn from; a gate stops when it is sure, and may then have seen a part of them.
+        rows: those of the data it draws from, None when they are not at hand.
+    """
 
     pass_at_1: Interval
     pass_at_k: Interval
@@ -53,6 +59,8 @@ class Gate:
     truncated: float
     sometimes: int
     source: str
+    looked: int = 0
+    rows: int | None = None
     greedy: float | None = None
     min_greedy: float = 0.0
 
@@ -63,6 +71,24 @@ class Gate:
     @property
     def gaps(self) -> Fact:
         text = f"pass@{self.k} {self.pass_at_k}, gap {self.gap}, wide from {self.min_gap:.2f}"
+        return Fact(text, self.source)
+
+    @property
+    def pairs(self) -> int:
+        """The prompts of its data that would give DPO a pair, in the proportion of those it looked at."""
+        if not self.sometimes or self.rows is None or self.rows <= self.looked:
+            return self.sometimes
+        return round(self.sometimes * self.rows / self.looked)
+
+    @property
+    def paired(self) -> Fact:
+        if self.pairs == self.sometimes:
+            text = f"{self.sometimes:,} prompts solved in some tries and not in all: a pair each"
+        else:
+            text = (
+                f"{self.sometimes:,} of the {self.looked:,} prompts that were looked at are solved in some tries and "
+                f"not in all: about {self.pairs:,} of the {self.rows:,} there are, a pair each"
+            )
         return Fact(text, self.source)
 
     @property

@@ -23,6 +23,8 @@ from finery.slots import host_cpus, host_gpus
 _LABELS = {"completion", "messages"}
 _VERIFIED = {"answer", "tests", "sql"}
 _SUPERVISED = ("sft", "distill")
+_HELD_OUT = {"test", "validation", "valid", "dev", "eval"}
+"""Splits of these names are for examining, whether or not a stage examines with them."""
 _QUARTER = 2
 """Logged losses that a quarter needs, for its mean to say something."""
 
@@ -116,16 +118,21 @@ def _counts(results: Results) -> dict[str, Count]:
                 aside.add(use.text)
     totals: dict[str, tuple[int, list[str]]] = {}
     seen = False
+    made = {name for name, _ in results.configs("dpo")}
     for name, _ in results.configs("data", "dpo"):
         for output, artifact in results.done[name].outputs.items() if name in results.done else ():
             if artifact.kind != "dataset" or not (artifact.path / "dataset.json").is_file():
                 continue
             seen = True
+            if output in _HELD_OUT:
+                continue
             info = read_json(artifact.path / "dataset.json")
             if f"{name}.{output}" in aside or (name in aside and output == results.done[name].default):
                 continue
             columns = set(info["columns"])
             kinds = {"labelled": _LABELS, "verifiable": _VERIFIED, "preferences": {"chosen"}}
+            if name in made:  # the prompts of its pairs are those of another data set
+                kinds = {"preferences": {"chosen"}}
             for kind in [kind for kind, wanted in kinds.items() if columns & wanted]:
                 number, sources = totals.get(kind, (0, []))
                 totals[kind] = number + info["rows"], [*sources, results.source(name, output)]
@@ -152,7 +159,9 @@ def _gate(results: Results, stage: str) -> Gate | None:
     outputs = results.done[stage].outputs
     verdict = read_json(outputs["verdict"].path / "verdict.json")
     prompts = read_json(outputs["difficulty"].path / "difficulty.json")["prompts"]
-    model = getattr(results.loaded.pipeline.stages[stage], "model", "")
+    config = results.loaded.pipeline.stages[stage]
+    data = results.output(getattr(config, "data", ""))
+    described = data.path / "dataset.json" if data else None
     return Gate(
         pass_at_1=_interval(verdict["pass_at_1"]),
         pass_at_k=_interval(verdict["pass_at_k"]),
@@ -162,7 +171,9 @@ def _gate(results: Results, stage: str) -> Gate | None:
         min_gap=verdict["min_gap"],
         truncated=verdict["truncated"],
         sometimes=sum(0 < one["solved"] < one["n"] for one in prompts.values()),
-        source=f"{results.source(stage, 'verdict')}, of {model}",
+        source=f"{results.source(stage, 'verdict')}, of {getattr(config, 'model', '')}",
+        looked=len(prompts),
+        rows=read_json(described)["rows"] if described and described.is_file() else None,
         greedy=verdict["greedy"],
         min_greedy=verdict["min_greedy"],
     )

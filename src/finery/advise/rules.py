@@ -121,12 +121,12 @@ def _data(e: Evidence) -> Finding:
 def _dpo(e: Evidence) -> Finding:
     if e.gate is not None and e.gate.solved:
         return Finding("no", "the task is solved", (e.gate.passed,))
-    given, made = e.preferences, e.gate.sometimes if e.gate else 0
+    given, made = e.preferences, e.gate.pairs if e.gate else 0
     facts: list[Fact] = []
     if given is not None:
         facts.append(Fact(f"{given.value:,} preference pairs, enough from {MIN_PREFERENCES}", given.source))
     if e.gate is not None:
-        facts.append(Fact(f"{made:,} prompts solved in some tries and not in all: a pair each", e.gate.source))
+        facts.append(e.gate.paired)
     if max(given.value if given else 0, made) < MIN_PREFERENCES:
         missing = [] if given is not None else [e.missing("preference pairs", "data")]
         missing += [] if e.gate is not None else [e.missing("pairs that the model's own samples give", "gate")]
