@@ -28,13 +28,13 @@ from finery import guard
 from finery.data.chains import chain_rows
 from finery.data.dataset import row_of, write_dataset
 from finery.data.skills import skill_rows
-from finery.errors import InputError
+from finery.errors import InputError, StageError
 from finery.launch import environment, write_spec
 from finery.ranks import CONFIG_FILE
 from finery.schemas.launch import Launch
 from finery.schemas.sft import SftStage
 from finery.schemas.stage import KINDS
-from finery.training.accelerating import accelerate_config, check_packages, write_config
+from finery.training.accelerating import accelerate_config, check_packages, check_shared, write_config
 from finery.training.collate import IGNORED, Feed
 from finery.training.distributed import Ranks, Share
 from finery.training.encode import Encoded
@@ -282,10 +282,11 @@ def test_a_rank_that_is_killed_is_named_and_ends_the_others(tmp_path: Path, inpu
 @pytest.mark.slow
 def test_dpo_in_two_processes(tmp_path: Path, inputs: dict[str, Path]) -> None:
     one = Stage(tmp_path / "one", inputs, **DPO | {"gradient_accumulation_steps": 2}).run()
-    two = Stage(tmp_path / "two", inputs, **DPO, launch=TWO).run()
-    assert far(one, two) < SGD
-    for name in ("loss", "rewards/margins", "rewards/accuracies"):
-        assert two.logged(name)[4] == pytest.approx(one.logged(name)[4], rel=1e-4), name
+    for name, changes in (("live", {}), ("before", {"precompute_ref_log_probs": True})):
+        two = Stage(tmp_path / name, inputs, **DPO | changes, launch=TWO).run()
+        assert far(one, two) < SGD, name
+        for metric in ("loss", "rewards/margins", "rewards/accuracies", "grad_norm"):
+            assert two.logged(metric)[4] == pytest.approx(one.logged(metric)[4], rel=1e-4), (name, metric)
 
 
 def _environ(pid: int) -> bytes:
@@ -436,6 +437,14 @@ def test_a_key_that_accelerate_does_not_know_is_refused(tmp_path: Path) -> None:
     for wrong in ({"fsdp_config": {"fsdp_shards": 2}}, {"procesess": 2}):
         with pytest.raises(InputError, match=r"fsdp_shards|procesess"):
             write_config(settings | wrong, tmp_path / CONFIG_FILE)
+
+
+def test_a_model_that_would_train_alone_in_each_process_is_refused() -> None:
+    """Where nothing joins the gradients, each process would end in weights of its own, and say nothing."""
+    for strategy, wrapper in (("ddp", "DistributedDataParallel"), ("fsdp", "FSDPModule")):
+        with pytest.raises(StageError, match=rf"a Linear and no {wrapper}, so that 2 processes would train a model"):
+            check_shared(Ranks(0, 2, strategy), torch.nn.Linear(1, 1))
+    check_shared(Ranks(), torch.nn.Linear(1, 1))
 
 
 def test_ranks_are_in_the_key() -> None:

@@ -142,3 +142,21 @@ def check_strategy(ranks: Ranks, trainer: Any) -> None:
             f"launch: {ranks.count} processes with {ranks.strategy} were asked for, and accelerate set up {processes} "
             f"with {found}; nothing was trained. Install the versions that finery's constraints name"
         )
+
+
+def check_shared(ranks: Ranks, model: Any) -> None:
+    """Raise unless the model that a step is taken with joins the gradients of all processes.
+
+    Raises:
+        StageError: it does not, and each process would go its own way.
+    """
+    from torch.distributed.fsdp import FSDPModule
+    from torch.nn.parallel import DistributedDataParallel
+
+    wrappers: dict[str, type] = {"ddp": DistributedDataParallel, "fsdp": FSDPModule}
+    wanted = wrappers.get(ranks.strategy)
+    if ranks.count > 1 and wanted is not None and not isinstance(model, wanted):
+        raise StageError(
+            f"launch: the model is a {type(model).__name__} and no {wanted.__name__}, so that {ranks.count} processes "
+            "would train a model each; nothing was trained. This is finery's mistake: please report it"
+        )

@@ -14,7 +14,7 @@ from transformers.utils import logging
 
 from finery.contract import Interrupted, StageContext
 from finery.errors import StageError
-from finery.training.accelerating import check_strategy, settle_strategy
+from finery.training.accelerating import check_shared, check_strategy, settle_strategy
 from finery.training.checkpoints import Checkpoint, Checkpoints
 from finery.training.distributed import ALONE, Ranks
 
@@ -124,8 +124,9 @@ class Kept:
             if stop.requested:
                 raise Interrupted
 
-    def training_step(self, *args: Any, **kwargs: Any) -> torch.Tensor:
-        loss: torch.Tensor = super().training_step(*args, **kwargs)  # type: ignore[misc]
+    def training_step(self, model: Any, *args: Any, **kwargs: Any) -> torch.Tensor:
+        check_shared(self.ranks, model)
+        loss: torch.Tensor = super().training_step(model, *args, **kwargs)  # type: ignore[misc]
         if not torch.isfinite(loss):
             step = self.state.global_step + 1  # type: ignore[attr-defined]
             raise StageError(

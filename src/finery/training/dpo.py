@@ -81,7 +81,8 @@ class PairTrainer(Kept, DPOTrainer):  # type: ignore[misc]
         assert feed is not None
         file = self._folder / f"{name}_{_REFERENCE}"
         if not file.exists():
-            model = self.ref_model or self.accelerator.prepare_model(self.model, evaluation_mode=True)
+            # as it is: one that accelerate has prepared to evaluate is not wrapped again to train in several processes
+            model = self.ref_model or self.model
             parts = []
             for start in range(0, len(feed.pairs), batch_size):
                 batch = self._prepare_inputs(feed.batch(range(start, min(start + batch_size, len(feed.pairs)))))
