@@ -72,10 +72,11 @@ def check_launch(
             field="optim", optim=stage.optim, strategy=launch.strategy,
         )  # fmt: skip
     if given := next((name for name, value in (whole or {}).items() if value), None):
-        raise refuse(
-            "needs the whole model in each process, which {strategy} shares out; take launch.strategy: ddp",
-            field=given, strategy=launch.strategy,
-        )  # fmt: skip
+        if launch.strategy in SHARDED:
+            why = "needs the whole model in each process, which {strategy} shares out; take launch.strategy: ddp"
+        else:
+            why = "was never tried with {strategy}, which changes how gradients are kept; take launch.strategy: ddp"
+        raise refuse(why, field=given, strategy=launch.strategy)
 
 
 def _check_machine(stage: TrainingStage, launch: Launch) -> None:
