@@ -229,14 +229,34 @@ def test_a_pipeline_that_never_ran_says_which_command_would_tell(project: Any) -
     assert "add a stage of kind gate" in project.finery("advise", "bare.yaml").stdout
 
 
-def test_rows_that_are_held_out_are_not_to_learn_from(project: Any) -> None:
-    """No exam names the split, and its name says what it is for."""
-    source = "sources: [{kind: skills, rows: 60}], splits: {test: 0.5, train: 0.5}"
-    project.write("p.yaml", f"name: p\nstages:\n  d: {{kind: data, {source}}}\n")
-    project.run("p.yaml")
-    told = json.loads(project.finery("advise", "p.yaml", "--json").stdout)
-    (sft,) = (step for step in told["steps"] if step["step"] == "sft")
-    assert [fact["source"] for fact in sft["evidence"]] == ["d.train"]
+SETS = """
+name: p
+stages:
+  base: {kind: import, from: BASE}
+  d: {kind: data, sources: [{kind: skills, rows: 60}], splits: {test: 0.5, train: 0.5}}
+  held: {kind: data, sources: [{kind: skills, rows: 20}]}
+  late: {kind: data, sources: [{kind: skills, rows: 40}]}
+  sft: {kind: sft, model: base, data: DATA, eval_data: d.train, max_steps: 1, ewc: {weight: 1, data: held}}
+"""
+
+
+def test_rows_to_learn_from_are_those_that_are_trained_on_or_not_put_aside(project: Any) -> None:
+    text = SETS.replace("BASE", str(ROOT / "pipelines/base"))
+    (project.folder / "of").mkdir()
+
+    def counted(data: str) -> Any:
+        project.write("of/p.yaml", text.replace("DATA", data))
+        told = json.loads(project.finery("advise", "of/p.yaml", "--json").stdout)
+        (sft,) = (step for step in told["steps"] if step["step"] == "sft")
+        return [fact["source"] for fact in sft["evidence"]], [missing["command"] for missing in sft["unknown"]]
+
+    assert counted("d.train") == ([], ["finery run of/p.yaml --only d"])  # the file as it was named
+    for stage in ("d", "held"):
+        project.finery("run", "of/p.yaml", "--only", stage)
+    assert counted("d.train") == (["d.train"], [])  # trained on and evaluated on; no exam names d.test
+    assert counted("late") == ([], ["finery run of/p.yaml --only late"])  # a count without it would be too small
+    project.finery("run", "of/p.yaml", "--only", "late")
+    assert counted("late") == (["late.train"], [])
 
 
 def test_it_imports_nothing_heavy(project: Any) -> None:

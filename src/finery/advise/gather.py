@@ -6,88 +6,37 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from finery.advise.counts import count_rows, learned_from
 from finery.advise.evidence import Change, Count, Evidence, Fact, Gate, Interval, Machine, Scored, Supervised
+from finery.advise.results import Results
 from finery.content import read_json
 from finery.load import Loaded
-from finery.plan import Artifact, Done, Planner, StagePlan
-from finery.schemas.base import Stage
+from finery.plan import Artifact, Planner
 from finery.schemas.evaluate import EvaluateStage
 from finery.schemas.promote import PromoteStage
-from finery.schemas.reference import StageRef, parse_reference, uses
 from finery.slots import host_cpus, host_gpus
 
-_LABELS = {"completion", "messages"}
-_VERIFIED = {"answer", "tests", "sql"}
 _SUPERVISED = ("sft", "distill")
-_HELD_OUT = {"test", "validation", "valid", "dev", "eval"}
-"""Splits of these names are for examining, whether or not a stage examines with them."""
 _QUARTER = 2
 """Logged losses that a quarter needs, for its mean to say something."""
-
-
-class Results:
-    """What is finished of a pipeline, by stage: the result of its present config, else the last one it had.
-
-    Args:
-        planner: of the loaded pipeline.
-    """
-
-    def __init__(self, planner: Planner) -> None:
-        self._planner, self.loaded = planner, planner.loaded
-        self.plans: dict[str, StagePlan] = planner.all()
-        self.done: dict[str, Done] = {}
-        self.old: set[str] = set()
-        for name, plan in self.plans.items():
-            if plan.done is not None:
-                self.done[name] = plan.done
-            elif manifest := planner.last(name):
-                self.done[name] = planner.done(manifest, planner.config(name))
-                self.old.add(name)
-
-    def configs(self, *kinds: str) -> Iterator[tuple[str, Stage]]:
-        """Stages of some kinds in the order of the line."""
-        for name in self.loaded.order:
-            config = self.loaded.pipeline.stages[name]
-            if config.kind in kinds:
-                yield name, config
-
-    def source(self, stage: str, output: str = "") -> str:
-        """Where a number comes from, in words; one from before the pipeline or the code changed says so."""
-        said = f"{stage}.{output}" if output else stage
-        return f"{said}, from before a change" if stage in self.old else said
-
-    def output(self, text: str) -> Artifact | None:
-        """The artifact that a reference in the pipeline means, or None when it is not made yet."""
-        reference = parse_reference(text)
-        if isinstance(reference, StageRef):
-            found = self.done.get(reference.stage)
-            return found.outputs.get(reference.output or found.default or "") if found else None
-        try:
-            path = self._planner.outside_path(text)
-        except KeyError:
-            return None
-        return Artifact("model", "", path) if path.exists() else None
-
-    def command(self, *kinds: str) -> str | None:
-        """What would make the results of the stages of some kinds; None when the pipeline has none."""
-        names = [name for name, _ in self.configs(*kinds)]
-        if not names:
-            return None
-        ready = [name for name in names if self.plans[name].state in ("run", "resume")]
-        return f"finery run {self.loaded.path.name}" + (f" --only {ready[0]}" if ready else "")
 
 
 def gather(planner: Planner) -> Evidence:
     """All the evidence there is; reads JSON and the headers of weights, and starts nvidia-smi where it is."""
     results = Results(planner)
-    commands = {"data": results.command("data"), "gate": results.command("gate"), "exam": results.command("evaluate")}
+    learned = {stage for stage, _ in learned_from(results)}
+    commands = {
+        "data": results.command("data", among=learned),
+        "gate": results.command("gate"),
+        "exam": results.command("evaluate"),
+    }
     gate_stage = _last_done(results, "gate")
     trained = getattr(results.loaded.pipeline.stages[gate_stage], "model", None) if gate_stage else None
-    counts = _counts(results)
+    counts = count_rows(results)
     return Evidence(
         machine=machine(),
         labelled=counts.get("labelled"),
@@ -107,42 +56,6 @@ def _last_done(results: Results, kind: str) -> str | None:
     """The last stage of a kind, in the order of the line, that has a result."""
     found = [name for name, _ in results.configs(kind) if results.done.get(name) and not results.done[name].skipped]
     return found[-1] if found else None
-
-
-def _counts(results: Results) -> dict[str, Count]:
-    """Rows to learn from, of all data sets that are neither examined with nor replayed; {} before any is made."""
-    aside = set()
-    for config in results.loaded.pipeline.stages.values():
-        for use in uses(config):
-            if config.kind == "evaluate" or use.field in ("replay.data", "eval_data"):
-                aside.add(use.text)
-    totals: dict[str, tuple[int, list[str]]] = {}
-    seen = False
-    made = {name for name, _ in results.configs("dpo")}
-    for name, _ in results.configs("data", "dpo"):
-        for output, artifact in results.done[name].outputs.items() if name in results.done else ():
-            if artifact.kind != "dataset" or not (artifact.path / "dataset.json").is_file():
-                continue
-            seen = True
-            if output in _HELD_OUT:
-                continue
-            info = read_json(artifact.path / "dataset.json")
-            if f"{name}.{output}" in aside or (name in aside and output == results.done[name].default):
-                continue
-            columns = set(info["columns"])
-            kinds = {"labelled": _LABELS, "verifiable": _VERIFIED, "preferences": {"chosen"}}
-            if name in made:  # the prompts of its pairs are those of another data set
-                kinds = {"preferences": {"chosen"}}
-            for kind in [kind for kind, wanted in kinds.items() if columns & wanted]:
-                number, sources = totals.get(kind, (0, []))
-                totals[kind] = number + info["rows"], [*sources, results.source(name, output)]
-    if not seen:
-        return {}
-    empty = "no data set of the pipeline has any"
-    return {
-        kind: Count(totals[kind][0], ", ".join(totals[kind][1])) if kind in totals else Count(0, empty)
-        for kind in ("labelled", "preferences", "verifiable")
-    }
 
 
 def _verifier(loaded: Loaded) -> Fact | None:
