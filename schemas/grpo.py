@@ -18,6 +18,9 @@ from finery.schemas.training import (
     check_quantization,
 )
 
+VLLM_TEMPERATURES = (0.01, 2.0)
+"""vLLM draws at the first of these where a lower one is asked for, and refuses one above the second (vllm/sampling_params.py)."""
+
 
 class Difficulty(Model):
     policy: Literal["none", "epoch_filter"] = "epoch_filter"
@@ -137,6 +140,12 @@ class GrpoStage(TrainingStage):
                 "same weights dequantized",
                 field="quantization",
             )
+        low, high = VLLM_TEMPERATURES
+        if not low <= self.sampling.temperature <= high:
+            raise refuse(
+                "{given} is outside what vLLM draws at, {low} to {high}; change it, or leave use_vllm out",
+                field="sampling.temperature", given=self.sampling.temperature, low=low, high=high,
+            )  # fmt: skip
         cut = "top_p" if self.sampling.top_p < 1 else "top_k" if self.sampling.top_k else None
         if cut and self.vllm_importance_sampling_correction:
             raise refuse(

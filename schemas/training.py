@@ -149,7 +149,16 @@ class TrainingStage(Stage):
     @model_validator(mode="after")
     def _check_machine(self) -> TrainingStage:
         """What needs a GPU is refused where none is given, and never replaced."""
-        if self.resources.gpus:
+        gpus = self.resources.gpus
+        if gpus > 1 and getattr(self, "launch", None) is None:
+            given = "launch" in type(self).model_fields
+            raise refuse(
+                "{gpus} GPUs need as many processes; add launch: {processes: {gpus}}, or give 1"
+                if given
+                else "{kind} trains on one GPU; give 1, not {gpus}",
+                field="resources.gpus", gpus=gpus, kind=self.kind,
+            )  # fmt: skip
+        if gpus:
             return self
         if self.optim in _BITSANDBYTES:
             raise refuse(

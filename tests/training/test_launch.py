@@ -349,6 +349,7 @@ def test_full_rounds_only_where_rows_are_given() -> None:
         ({"launch": {"processes": 1}}, "leave launch out"),
         ({"launch": {"processes": 1, "strategy": "fsdp"}}, "give at least 2"),
         ({"launch": TWO, "resources": {"gpus": 1}}, "each process trains on one GPU"),
+        ({"resources": {"gpus": 2}}, r"2 GPUs need as many processes; add launch: \{processes: 2\}, or give 1"),
         ({"launch": TWO | {"strategy": "deepspeed_zero2"}}, r"needs GPUs \(resources.gpus: 2\); on a CPU take ddp or"),
         ({"launch": TWO | {"offload": "optimizer"}}, "optimizer is not for ddp, which takes none"),
         ({"launch": FSDP | {"offload": "optimizer"}}, "optimizer is not for fsdp, which takes none, parameters"),

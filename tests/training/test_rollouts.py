@@ -27,7 +27,9 @@ from finery.training.rollouts import require_vllm, start_from, vllm_arguments, w
 from finery.training.sft import start
 from tests.training.test_grpo import BASE, ROWS, _config, _context, _plan
 
-GPU = {"use_vllm": True, "resources": {"gpus": 1}}
+GPU: dict[str, Any] = {
+    "use_vllm": True, "resources": {"gpus": 1}, "sampling": {"max_completion_length": 20, "temperature": 2.0},
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,10 @@ GPU = {"use_vllm": True, "resources": {"gpus": 1}}
         ({**GPU, "lora": {}, "quantization": {}}, "not with use_vllm: TRL would round the adapter into the 4 bits"),
         ({**GPU, "sampling": {"top_p": 0.9}}, "those of the tokens that are left"),
         ({**GPU, "sampling": {"top_k": 20}}, "vllm_importance_sampling_correction: false"),
+        # vLLM would draw at 0.01 and the loss would not know; above 2 it would end the stage at the first completion
+        ({**GPU, "sampling": {"temperature": 0.001}}, "0.001 is outside what vLLM draws at, 0.01 to 2.0"),
+        ({**GPU, "sampling": {"temperature": 2.5}}, "2.5 is outside what vLLM draws at"),
+        ({**GPU, "resources": {"gpus": 2}}, "grpo trains on one GPU; give 1, not 2"),
         ({**GPU, "vllm_mode": "server"}, "colocate"),
         ({**GPU, "vllm_gpu_memory_utilization": 1.0}, "less than 1"),
     ],
@@ -232,7 +238,7 @@ def test_the_policy_that_draws_is_the_one_that_trains(
     assert len(logged) == 3
     assert all(entry["sampling/sampling_logp_difference/max"] < 1e-3 for entry in logged)
     assert {name: engine.given[name] for name in ("temperature", "top_p", "top_k", "repetition_penalty")} == {
-        "temperature": 2.5, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0,
+        "temperature": 2.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0,
     }  # fmt: skip
     assert engine.generation_kwargs == {"stop_token_ids": [tokenizer.eos_token_id], "ignore_eos": True}
     ended = [sample for sample in trainer.samples if not sample["truncated"]]

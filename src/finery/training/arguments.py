@@ -82,14 +82,9 @@ def on_cpu(config: TrainingStage) -> bool:
     """Whether the stage trains on the CPU: it does unless it is given a GPU.
 
     Raises:
-        InputError: the GPUs asked for are not there, or are several without `launch`.
+        InputError: the GPUs asked for are not there.
     """
     gpus = config.resources.gpus
-    if gpus > 1 and getattr(config, "launch", None) is None:
-        raise InputError(
-            f"resources.gpus: {gpus} GPUs need as many processes; add launch: {{processes: {gpus}}} where the kind has "
-            "it (sft, dpo, pretrain), or give gpus: 1"
-        )
     if gpus > (seen := torch.cuda.device_count() if torch.cuda.is_available() else 0):
         raise InputError(
             f"resources.gpus: {gpus} is asked for and torch sees {seen or 'none'} here; give gpus: 0 to train on the "
