@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from finery.schemas.base import Dtype, Model, Stage, refuse
 from finery.schemas.reference import DATASET
+
+if TYPE_CHECKING:
+    from finery.schemas.launch import Launch
 
 DatasetRef = Annotated[str, DATASET]
 
@@ -144,7 +147,19 @@ class TrainingStage(Stage):
 
     def notes(self) -> list[str]:
         lora, quantization = getattr(self, "lora", None), getattr(self, "quantization", None)
-        return [method_in_words(self, lora, quantization)] if lora or quantization else []
+        launch: Launch | None = getattr(self, "launch", None)
+        crowded = self._crowded(launch) if launch else []
+        if lora or quantization:
+            return [method_in_words(self, lora, quantization), *crowded]
+        return [f"launch: {launch.in_words()}", *crowded] if launch else []
+
+    def _crowded(self, launch: Launch) -> list[str]:
+        """The engine holds `resources.cpus` cores for all processes."""
+        cpus, gpus = self.resources.cpus, self.resources.gpus
+        if gpus or cpus >= launch.processes:
+            return []
+        cores = f"{cpus} core{'s' if cpus > 1 else ''}"
+        return [f"{launch.processes} processes on {cores}; resources.cpus: {launch.processes} holds one for each"]
 
     @model_validator(mode="after")
     def _check_machine(self) -> TrainingStage:

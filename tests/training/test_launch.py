@@ -453,6 +453,19 @@ def test_a_model_that_would_train_alone_in_each_process_is_refused() -> None:
     check_shared(Ranks(), torch.nn.Linear(1, 1))
 
 
+def test_the_plan_shows_processes_and_what_cores_they_share() -> None:
+    assert _sft(launch=TWO).notes() == [
+        "launch: 2 processes, ddp",
+        "2 processes on 1 core; resources.cpus: 2 holds one for each",
+    ]
+    words, crowded = _sft(launch=TWO, lora={"r": 4}).notes()  # the method has them already
+    assert "2 processes, ddp" in words and crowded.startswith("2 processes on 1 core")
+    assert _sft(launch=FSDP, resources={"cpus": 2}).notes() == ["launch: 2 processes, fsdp"]
+    zero = TWO | {"strategy": "deepspeed_zero3", "offload": "optimizer"}
+    wanted = "launch: 2 processes, deepspeed_zero3, optimizer state in the host's memory"
+    assert _sft(launch=zero, resources={"gpus": 2}).notes() == [wanted]
+
+
 def test_ranks_are_in_the_key() -> None:
     one, two, other = _sft(), _sft(launch=TWO), _sft(launch=FSDP)
     dumped = [stage.model_dump(mode="json", exclude_defaults=True) for stage in (one, two, other)]
