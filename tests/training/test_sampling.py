@@ -25,10 +25,9 @@ from transformers.generation.logits_process import TopKLogitsWarper, TopPLogitsW
 
 from finery.errors import InputError, StageError
 from finery.schemas.training import Sampling
-from finery.training.drawing import narrow
 from finery.training.models import load_model, load_tokenizer
 from finery.training.rendering import render_prompt
-from finery.training.sampling import Completion, end_ids, order_by_length, sample, uniforms
+from finery.training.sampling import Completion, end_ids, narrow, order_by_length, sample, uniforms
 
 ROOT = Path(__file__).parents[2]
 BASE = ROOT / "pipelines" / "base"

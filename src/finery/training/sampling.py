@@ -8,22 +8,18 @@ in acts only through rounding.
 from __future__ import annotations
 
 import hashlib
-import threading
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from transformers import DynamicCache, PreTrainedModel, PreTrainedTokenizerBase
-from transformers.cache_utils import DynamicLayer
 
-from finery.errors import InputError
+from finery.errors import InputError, StageError
 from finery.schemas.training import Sampling
-from finery.training.drawing import Forward, left_padded, pick, positions_of, wide
 from finery.training.rendering import end_ids_of, render_prompts
-from finery.training.slots import Draws, Slots
 
 COMPACT_AT = 0.25
 """Finished rows leave the batch once they are this part of it: the cache is copied then, as at every step."""
@@ -42,9 +38,6 @@ class Completion:
     text: str
     token_ids: list[int]
     truncated: bool
-
-
-_stream = threading.local()
 
 
 def sample(
@@ -85,45 +78,23 @@ def sample(
     if n < 1 or batch_size < 1:
         raise ValueError("n and batch_size must be at least 1")
     prompts = _checked(render_prompts(tokenizer, [row["prompt"] for row in rows]), rows, model)
-    ends, length = end_ids(model, tokenizer), sampling.max_completion_length
-
-    def draws(row: int, index: int) -> np.ndarray:
-        return uniforms(seed, rows[row]["id"], first + index, length)
-
-    forward = Forward(model)
-    loop = (Slots if fits(forward) else _Batches)(
-        forward,
-        sampling,
-        ends=ends,
-        pad=tokenizer.pad_token_id if tokenizer.pad_token_id is not None else ends[0],
-        width=min(batch_size, max(1, n * len(rows))),
-        draws=None if greedy else draws,
-    )
-    results: list[list[Completion]] = [[Completion("", [], True)] * n for _ in rows]
-    told = 0
-    with _evaluating(model), torch.inference_mode():
-        for done, (row, index, ids) in enumerate(loop.run(prompts, n), start=1):
-            results[row][index] = _completion(tokenizer, ids, ends)
-            if progress is not None and (done == n * len(rows) or done - told == batch_size):
-                told = done
-                progress(done, n * len(rows))
+    decoder = _Decoder(model, tokenizer, sampling)
+    results: list[list[Completion]] = [[] for _ in rows]
+    done = 0
+    for batch in _batches([len(prompt) for prompt in prompts], n, batch_size):
+        members = [(row, index) for row, indices in batch for index in indices]
+        uniforms_BT = None
+        if not greedy:
+            uniforms_BT = np.stack(
+                [uniforms(seed, rows[r]["id"], first + i, sampling.max_completion_length) for r, i in members]
+            )
+        drawn = decoder.run([prompts[row] for row, _ in batch], [len(indices) for _, indices in batch], uniforms_BT)
+        for (row, _), ids in zip(members, drawn, strict=True):
+            results[row].append(decoder.completion(ids))
+        done += len(members)
+        if progress is not None:
+            progress(done, n * len(rows))
     return results
-
-
-@contextmanager
-def _evaluating(model: PreTrainedModel) -> Iterator[None]:
-    was_training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(was_training)
-
-
-def _completion(tokenizer: PreTrainedTokenizerBase, ids: list[int], ends: list[int]) -> Completion:
-    ended = bool(ids) and ids[-1] in ends
-    text = tokenizer.decode(ids[:-1] if ended else ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-    return Completion(text, ids, not ended)
 
 
 def order_by_length(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Mapping[str, Any]]) -> list[int]:
@@ -139,15 +110,8 @@ def uniforms(seed: int, row_id: str, index: int, count: int) -> np.ndarray:
     which numpy keeps from version to version, where it may change how a Generator makes numbers of it.
     """
     key = hashlib.sha256(f"{seed}/{index}/{row_id}".encode()).digest()[:16]
-    # setting a generator's state takes 2 us where making one takes 30: it asks the system for entropy it does not use
-    if not hasattr(_stream, "philox"):
-        _stream.philox = np.random.Philox(key=0)
-        _stream.state = _stream.philox.state
-    _stream.state["state"]["key"] = np.frombuffer(key, dtype="<u8")
-    _stream.philox.state = _stream.state
-    raw: np.ndarray = _stream.philox.random_raw(count)
-    drawn: np.ndarray = (raw >> np.uint64(11)) * 2.0**-53
-    return drawn
+    raw = np.random.Philox(key=int.from_bytes(key, "little")).random_raw(count)
+    return (raw >> np.uint64(11)) * 2.0**-53
 
 
 def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -161,7 +125,7 @@ def end_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[
 
 
 def _checked(prompts: list[list[int]], rows: Sequence[Mapping[str, Any]], model: PreTrainedModel) -> list[list[int]]:
-    positions = positions_of(model)
+    positions = _positions(model)
     for ids, row in zip(prompts, rows, strict=True):
         if not ids:
             raise InputError(f"row {row['id']}: the prompt has no token; a completion needs something to start from")
@@ -171,6 +135,10 @@ def _checked(prompts: list[list[int]], rows: Sequence[Mapping[str, Any]], model:
                 "can be completed; leave the row out or use a model with a longer context"
             )
     return prompts
+
+
+def _positions(model: PreTrainedModel) -> int | None:
+    return getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
 
 
 def _batches(lengths: Sequence[int], n: int, batch_size: int) -> Iterator[list[tuple[int, range]]]:
@@ -186,55 +154,43 @@ def _batches(lengths: Sequence[int], n: int, batch_size: int) -> Iterator[list[t
         yield [(row, range(n)) for row in ordered[start : start + width]]
 
 
-def fits(forward: Forward) -> bool:
-    """Whether the model can be decoded in slots: plain attention over all of a row, by transformers' own code.
+class _Decoder:
+    """One model's decoding loop: prefill, draw, drop the finished, step."""
 
-    It must take positions, for those of a step differ from row to row, and a mask of four dimensions made by its
-    caller: models that transformers lets use any attention function take one, and torch's attention obeys it.
-    Windows, recurrent states, ALiBi, learned prompts, several devices and code from elsewhere are decoded in batches.
-    """
-    inner, config = forward.inner, forward.inner.config
-    adapter = getattr(forward.model, "active_peft_config", None)
-    return (
-        type(inner).__module__.startswith("transformers.")
-        and inner.is_backend_compatible()
-        and config.get_text_config(decoder=True)._attn_implementation == "sdpa"
-        and not config.is_encoder_decoder
-        and not getattr(adapter, "is_prompt_learning", False)
-        and len(set(getattr(inner, "hf_device_map", {}).values())) <= 1
-        and forward.takes_positions
-        and _plain(DynamicCache(config=config))
-    )
+    def __init__(self, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, sampling: Sampling) -> None:
+        self._model, self._tokenizer, self._sampling = model, tokenizer, sampling
+        self._ends = end_ids(model, tokenizer)
+        self._pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else self._ends[0]
+        inner = model.get_base_model() if hasattr(model, "get_base_model") else model
+        names = set(inspect.signature(inner.forward).parameters)
+        # transformers 5.24 renamed the argument and warns of the old name
+        self._cache_name = "cache" if "cache" in names else "past_key_values"
+        self._takes_positions = "position_ids" in names
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in names else {}
 
+    def completion(self, ids: list[int]) -> Completion:
+        ended = bool(ids) and ids[-1] in self._ends
+        text = self._tokenizer.decode(
+            ids[:-1] if ended else ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return Completion(text, ids, not ended)
 
-def _plain(cache: DynamicCache) -> bool:
-    return bool(cache.layers) and all(type(layer) is DynamicLayer for layer in cache.layers)
-
-
-class _Batches:
-    """The loop of models that do not fit slots: prefill, draw, drop the finished, step, a batch at a time."""
-
-    def __init__(
-        self, forward: Forward, sampling: Sampling, *, ends: Sequence[int], pad: int, width: int, draws: Draws | None
-    ) -> None:
-        """`width` is the completions of a batch; without `draws` the likeliest tokens are taken."""
-        self._forward, self._sampling, self._pad, self._width, self._draws = forward, sampling, pad, width, draws
-        self._ends = ends
-
-    def run(self, prompts: Sequence[list[int]], n: int) -> Iterator[tuple[int, int, list[int]]]:
-        """(prompt, completion, token ids) of n completions for each prompt, as batches end; the shortest first."""
-        for batch in _batches([len(prompt) for prompt in prompts], n, self._width):
-            members = [(row, index) for row, indices in batch for index in indices]
-            draws_BT = None if self._draws is None else np.stack([self._draws(*member) for member in members])
-            drawn = self._decode([prompts[row] for row, _ in batch], [len(indices) for _, indices in batch], draws_BT)
-            for (row, index), ids in zip(members, drawn, strict=True):
-                yield row, index, ids
+    @torch.inference_mode()
+    def run(self, prompts: list[list[int]], repeats: list[int], uniforms_BT: np.ndarray | None) -> list[list[int]]:
+        """The token ids of sum(repeats) completions: repeats[p] of prompt p, one after another."""
+        was_training = self._model.training
+        self._model.eval()
+        try:
+            return self._decode(prompts, repeats, uniforms_BT)
+        finally:
+            self._model.train(was_training)
 
     def _decode(self, prompts: list[list[int]], repeats: list[int], uniforms_BT: np.ndarray | None) -> list[list[int]]:
-        """The token ids of sum(repeats) completions: repeats[p] of prompt p, one after another."""
-        device = self._forward.model.device
-        ids_PL, mask_PL = left_padded(prompts, self._pad, device)
-        cache = DynamicCache(config=self._forward.model.config)
+        device = self._model.device
+        width = max(len(prompt) for prompt in prompts)
+        ids_PL = torch.tensor([[self._pad] * (width - len(p)) + p for p in prompts], device=device)
+        mask_PL = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in prompts], device=device)
+        cache = DynamicCache(config=self._model.config)
         logits_PV = self._forward(ids_PL, mask_PL, (mask_PL.cumsum(1) - 1).clamp(min=0), cache)
         spread_B = torch.repeat_interleave(torch.arange(len(prompts)), torch.tensor(repeats)).to(device)
         if len(spread_B) > len(prompts):
@@ -242,14 +198,14 @@ class _Batches:
         logits_BV, mask_BL, lengths_B = logits_PV[spread_B], mask_PL[spread_B], mask_PL.sum(1)[spread_B]
         rows_B = torch.arange(len(spread_B), device=device)
         ends = torch.tensor(self._ends, device=device)
-        draws_BT = None if uniforms_BT is None else torch.from_numpy(uniforms_BT).to(device, wide(device))
+        draws_BT = None if uniforms_BT is None else torch.from_numpy(uniforms_BT).to(device, _wide(device))
         steps = self._sampling.max_completion_length
         tokens_BT = torch.full((len(spread_B), steps), self._pad, device=device)
         counts_B = torch.zeros(len(spread_B), dtype=torch.long, device=device)
         alive_B = torch.ones(len(spread_B), dtype=torch.bool, device=device)
-        limit = self._forward.limit
+        limit = _positions(self._model)
         for step in range(steps):
-            drawn_B = pick(logits_BV, None if draws_BT is None else draws_BT[rows_B, step], self._sampling)
+            drawn_B = self._pick(logits_BV, None if draws_BT is None else draws_BT[rows_B, step])
             tokens_BT[rows_B, step] = drawn_B
             counts_B[rows_B] += alive_B
             alive_B = alive_B & ~torch.isin(drawn_B, ends)
@@ -264,9 +220,64 @@ class _Batches:
                 rows_B, mask_BL, lengths_B = rows_B[keep_B], mask_BL[keep_B], lengths_B[keep_B]
                 drawn_B, alive_B = drawn_B[keep_B], alive_B[keep_B]
             mask_BL = torch.cat([mask_BL, torch.ones_like(mask_BL[:, :1])], dim=1)
-            # rows that have ended stay in the batch for a while and would run past the position embeddings
-            positions_B1 = lengths_B[:, None] if limit is None else lengths_B[:, None].clamp(max=limit - 1)
-            # a model without attention takes the mask for its inputs alone: there is no padding among drawn tokens
-            logits_BV = self._forward(drawn_B[:, None], None if all(cache.is_linear) else mask_BL, positions_B1, cache)
+            logits_BV = self._forward(drawn_B[:, None], mask_BL, lengths_B[:, None], cache)
             lengths_B = lengths_B + 1
         return [row[:count] for row, count in zip(tokens_BT.tolist(), counts_B.tolist(), strict=True)]
+
+    def _forward(
+        self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, positions_BL: torch.Tensor, cache: DynamicCache
+    ) -> torch.Tensor:
+        """The logits [B, V] after the last token; the cache takes in the tokens given."""
+        limit = _positions(self._model)
+        if limit is not None:
+            # rows that have ended stay in the batch for a while and would run past the position embeddings
+            positions_BL = positions_BL.clamp(max=limit - 1)
+        given = {"position_ids": positions_BL} if self._takes_positions else {}
+        # a model without attention takes the mask for its inputs alone: there is no padding among drawn tokens
+        past = mask_BL.shape[1] > ids_BL.shape[1]
+        output = self._model(
+            input_ids=ids_BL,
+            attention_mask=None if past and all(cache.is_linear) else mask_BL,
+            use_cache=True,
+            **{self._cache_name: cache},
+            **given,
+            **self._last_only,
+        )
+        logits_BV: torch.Tensor = output.logits[:, -1]
+        if not torch.isfinite(logits_BV).all():
+            raise StageError("the model gives logits that are not finite; its weights or its dtype are broken")
+        return logits_BV
+
+    def _pick(self, logits_BV: torch.Tensor, draws_B: torch.Tensor | None) -> torch.Tensor:
+        """The next tokens, int64 [B]: the likeliest, or by inverting the cumulative distribution at draws_B."""
+        if draws_B is None:
+            return logits_BV.argmax(dim=-1)
+        scaled_BV = logits_BV.to(draws_B.dtype) / self._sampling.temperature
+        cumulative_BV = torch.softmax(narrow(scaled_BV, self._sampling), dim=-1).cumsum(dim=-1)
+        total_B1 = cumulative_BV[:, -1:]
+        # a product that rounds up to the total would pick a token of probability 0
+        target_B1 = torch.minimum(draws_B[:, None] * total_B1, torch.nextafter(total_B1, torch.zeros_like(total_B1)))
+        return torch.searchsorted(cumulative_BV, target_B1, right=True)[:, 0]
+
+
+def narrow(scaled_BV: torch.Tensor, sampling: Sampling) -> torch.Tensor:
+    """Logits with -inf wherever top_k and then top_p exclude a token; the likeliest token always stays.
+
+    As transformers' TopKLogitsWarper and TopPLogitsWarper (transformers/generation/logits_process.py); nucleus
+    sampling: Holtzman et al. 2019 (arXiv 1904.09751).
+    """
+    if 0 < sampling.top_k < scaled_BV.shape[-1]:
+        least_B1 = scaled_BV.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scaled_BV = scaled_BV.masked_fill(scaled_BV < least_B1, -torch.inf)
+    if sampling.top_p < 1:
+        sorted_BV, order_BV = scaled_BV.sort(dim=-1, descending=True, stable=True)
+        chances_BV = torch.softmax(sorted_BV, dim=-1)
+        # a token is out when those before it already reach top_p
+        out_BV = chances_BV.cumsum(dim=-1) - chances_BV >= sampling.top_p
+        scaled_BV = scaled_BV.masked_fill(torch.zeros_like(out_BV).scatter(1, order_BV, out_BV), -torch.inf)
+    return scaled_BV
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    """The type probabilities are summed in: float64, or float32 on Apple's GPUs, which have no other."""
+    return torch.float32 if device.type == "mps" else torch.float64
