@@ -17,17 +17,24 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from finery.stats.intervals import Bootstrap, Interval
+from finery.schemas.training import Sampling
+from finery.stats.intervals import RESAMPLES, Bootstrap, Interval
 from finery.stats.passk import pass_at_k
-from finery.stats.sequential import goes_on, looks, unbiased
+from finery.stats.sequential import LOOK_RESAMPLES, looks, unbiased
 from finery.stats.verdict import Verdict, decide
+from finery.training.measure import Draw
+from finery.training.measure import Judged as Completion
+from finery.training.rounds import Drawn, draw_in_rounds
 
 PROMPTS, SAMPLES, K = 150, 16, 8
+DRAW = Draw(n=SAMPLES, sampling=Sampling(), seed=0, batch_size=1)
+COMPLETIONS = {solved: Completion("", 0, False, {}, solved) for solved in (False, True)}
 SOLVED_AT, MIN_GAP, ALPHA = 0.9, 0.2, 0.05
 
 
@@ -53,31 +60,36 @@ class Judged:
 def judge(a: float, b: float, rng: np.random.Generator) -> Judged:
     """Draw one model's completions and judge them both ways."""
     rates_P = rng.beta(a, b, PROMPTS)
-    solved_PN = (rng.random((PROMPTS, SAMPLES)) < rates_P[:, None]).cumsum(axis=1)
+    solved_PN = rng.random((PROMPTS, SAMPLES)) < rates_P[:, None]
     one = a / (a + b)
     most = 1 - math.exp(sum(math.log((b + i) / (a + b + i)) for i in range(K)))
     truth = "skip_rl" if one >= SOLVED_AT else "rl" if most - one >= MIN_GAP else "more_data"
-    counts_P = solved_PN[:, -1]
-    fixed = read(pass_at_k(SAMPLES, counts_P, 1), pass_at_k(SAMPLES, counts_P, K), ALPHA, 4000)
+    counts_P = solved_PN.sum(axis=1)
+    fixed = read(pass_at_k(SAMPLES, counts_P, 1), pass_at_k(SAMPLES, counts_P, K), ALPHA, RESAMPLES)
     verdict, spent, number = in_rounds(solved_PN)
     return Judged(one, most - one, truth, fixed.verdict, verdict, spent, number)
 
 
-def in_rounds(solved_PN: NDArray[np.int64]) -> tuple[Verdict, int, int]:
-    """Verdict, completions and looks of sampling in rounds; solved_PN is int64 [P, N], solved up to each completion."""
-    rounds: list[list[int]] = [[] for _ in range(PROMPTS)]
-    for number, look in enumerate(looks(PROMPTS, K, SAMPLES, ALPHA), start=1):
-        for p in range(look.prompts):
-            have = sum(rounds[p])
-            if have < look.samples and goes_on(have, int(solved_PN[p, have - 1]) if have else 0, K):
-                rounds[p].append(look.samples - have)
-        taken = [(rounds[p], int(solved_PN[p, sum(rounds[p]) - 1])) for p in range(look.prompts)]
-        one, most = (np.array([unbiased(each, c, k, K) for each, c in taken], dtype=np.float64) for k in (1, K))
-        verdict = read(one, most, look.alpha, 20_000)
-        spent = sum(map(sum, rounds)), number
-        if verdict.conclusive:
-            break
-    return verdict, *spent
+def in_rounds(solved_PN: NDArray[np.bool_]) -> tuple[Verdict, int, int]:
+    """Verdict, completions and looks of sampling in rounds; solved_PN is bool [P, N], by prompt and sample index."""
+
+    def judge(rows: Sequence[int], how: Draw, _: str) -> list[list[Completion]]:
+        return [[COMPLETIONS[bool(solved)] for solved in solved_PN[row, how.first : how.first + how.n]] for row in rows]
+
+    verdicts: list[Verdict] = []
+
+    def settled(drawn: Drawn) -> bool:
+        seen = [row for row, rounds in enumerate(drawn.rounds) if rounds]
+        one, most = (
+            np.array([unbiased(drawn.rounds[row], drawn.counts(row)[1], k, K) for row in seen], dtype=np.float64)
+            for k in (1, K)
+        )
+        verdicts.append(read(one, most, 1 - drawn.level, LOOK_RESAMPLES))
+        return verdicts[-1].conclusive
+
+    plan = looks(PROMPTS, K, SAMPLES, ALPHA)
+    drawn = draw_in_rounds([str(row) for row in range(PROMPTS)], plan, DRAW, judge, k=K, settled=settled)
+    return verdicts[-1], drawn.spent, drawn.looks
 
 
 def read(one: NDArray[np.float64], most: NDArray[np.float64], alpha: float, resamples: int) -> Verdict:

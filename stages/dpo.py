@@ -78,9 +78,7 @@ def run(config: DpoStage, inputs: Mapping[str, Path], context: StageContext) -> 
     trained = train_dpo(model, tokenizer, config, context, data=data, evaluation=evaluation, resume=checkpoints)
     if context.rank:
         return StageResult()
-    adapted = hasattr(trained.model, "peft_config")
-    how = (config.lora, config.quantization, config.dtype)
-    sits = sits_on(inputs["model"], *how, context) if adapted else {}
+    sits = sits_on(trained.model, config, inputs["model"], context)
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "pairs": len(data), "pairs_left_out": len(data.left_out)}
     if made:

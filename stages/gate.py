@@ -21,7 +21,7 @@ from finery.schemas.gate import GateStage
 from finery.schemas.rewards import AnswerReward, ReasoningGymReward
 from finery.stats.intervals import RESAMPLES, Bootstrap, Interval
 from finery.stats.passk import maj_at_k
-from finery.stats.sequential import unbiased
+from finery.stats.sequential import LOOK_RESAMPLES, Look, looks, unbiased
 from finery.stats.verdict import Verdict, decide
 
 if TYPE_CHECKING:
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _CUT = 0.1
 """From this share of truncated completions on the user is warned."""
-_RESAMPLES = 20_000
-"""Of a look: its limits lie far out."""
 _BINS = 10
 
 
@@ -65,14 +63,15 @@ class _Numbers:
 
 
 def run(config: GateStage, inputs: Mapping[str, Path], context: StageContext) -> StageResult:
-    """Draw n completions and a greedy one for each prompt; write verdict.json, difficulty.json and samples.jsonl.
+    """Draw completions until the verdict is settled, and a greedy one of each prompt that was drawn from; write
+    verdict.json, difficulty.json and samples.jsonl.
 
     Raises:
         InputError: the data has rows without a prompt.
         StageError: no prompt has enough completions that could be judged.
     """
     from finery.training.measure import Counter, Draw, Subject, measure, prompts_of, sample_lines
-    from finery.training.rounds import draw_at_once, draw_in_rounds
+    from finery.training.rounds import draw_in_rounds
 
     context.rewind(0)
     rewards = build(config.rewards, inputs)
@@ -87,13 +86,10 @@ def run(config: GateStage, inputs: Mapping[str, Path], context: StageContext) ->
             log=context.checkpoint_dir / f"{name}.jsonl", context=context, counter=counter, note=name.split(".")[0],
         )  # fmt: skip
 
-    if config.samples:
-        drawn = draw_at_once(len(rows), draw, judge, confidence=config.confidence)
-    else:
-        drawn = draw_in_rounds(
-            [row["id"] for row in rows], draw, judge,
-            k=max(config.k), confidence=config.confidence, settled=lambda so_far: _looked(config, so_far, context),
-        )  # fmt: skip
+    drawn = draw_in_rounds(
+        [row["id"] for row in rows], _plan(config, len(rows)), draw, judge,
+        k=max(config.k), settled=lambda so_far: _looked(config, so_far, context),
+    )  # fmt: skip
     seen = [row for row, completions in enumerate(drawn.completions) if completions]
     greedy = judge(seen, replace(draw, n=1, greedy=True), "greedy")
     numbers = _numbers(config, drawn, dict(zip(seen, (one[0] for one in greedy), strict=True)), context.seed)
@@ -111,8 +107,18 @@ def run(config: GateStage, inputs: Mapping[str, Path], context: StageContext) ->
         file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     _warn(config, numbers, verdict, duplicates, context)
     metrics = _metrics(config, numbers)
-    context.log(config.samples or numbers.spent, **metrics)
+    # the last look has told its numbers at this step
+    told = ("gap", *(f"pass_at_{k}" for k in numbers.pass_at))
+    context.log(numbers.spent, **{name: value for name, value in metrics.items() if name not in told})
     return StageResult(metrics=metrics, summary=_summary(config, numbers, verdict, reason))
+
+
+def _plan(config: GateStage, prompts: int) -> list[Look]:
+    """When to look: in rounds, or once at `samples` completions of every prompt."""
+    alpha = 1 - config.confidence
+    if config.samples:
+        return [Look(prompts, config.samples, alpha)]
+    return looks(prompts, max(config.k), config.samples_per_prompt, alpha)
 
 
 def _looked(config: GateStage, drawn: Drawn, context: StageContext) -> bool:
@@ -152,7 +158,7 @@ def _estimates(config: GateStage, drawn: Drawn, seed: int) -> _Estimates | None:
         for k in sorted({1, *config.k})
     }
     weights = Bootstrap(
-        len(rows), confidence=drawn.level, seed=seed, resamples=RESAMPLES if config.samples else _RESAMPLES
+        len(rows), confidence=drawn.level, seed=seed, resamples=RESAMPLES if config.samples else LOOK_RESAMPLES
     )
     # the same sum in another order may fall below 0 by rounding
     gap = np.maximum(rates[most] - rates[1], 0.0)

@@ -65,9 +65,7 @@ def run(config: GrpoStage, inputs: Mapping[str, Path], context: StageContext) ->
         keeper=keeper,
         checkpoint=checkpoint,
     )
-    adapted = hasattr(trained.model, "peft_config")
-    how = (config.lora, config.quantization, config.dtype)
-    sits = sits_on(inputs["model"], *how, context) if adapted else {}
+    sits = sits_on(trained.model, config, inputs["model"], context)
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     _write(context, tracker, trained.samples)
     metrics = trained.metrics | {"steps": config.max_steps, "prompts": len(rows), "passes": plan.passes}

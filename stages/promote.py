@@ -77,7 +77,7 @@ def judge(metric: str, condition: Condition, evaluation: Mapping[str, Any]) -> d
 
     A number that is missing, null or not finite never passes.
     """
-    bound = condition.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
+    bound = condition.model_dump(by_alias=True, exclude_defaults=True)
     value, problem = _number(metric, evaluation)
     if value is None:
         return _condition(metric, None, bound, False, problem)

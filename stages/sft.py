@@ -79,9 +79,7 @@ def run(config: SftStage, inputs: Mapping[str, Path], context: StageContext) -> 
     )
     if context.rank:
         return StageResult()
-    adapted = hasattr(trained.model, "peft_config")
-    how = (config.lora, config.quantization, config.dtype)
-    sits = sits_on(inputs["model"], *how, context) if adapted else {}
+    sits = sits_on(trained.model, config, inputs["model"], context)
     publish_model(trained.model, tokenizer, context.output("model"), **sits)
     metrics = trained.metrics | {"steps": trained.steps, "rows": len(data), "rows_rejected": len(data.rejected)}
     return StageResult(

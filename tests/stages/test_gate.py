@@ -218,7 +218,7 @@ def test_a_killed_gate_goes_on_after_its_last_whole_batch(
     monkeypatch.setattr(sampling, "sample", dying)
     with pytest.raises(KeyboardInterrupt):
         _run(tmp_path / "killed", _rows(), **options)
-    log = tmp_path / "killed" / "checkpoints" / "sampled.jsonl"
+    log = tmp_path / "killed" / "checkpoints" / "sampled.0.jsonl"
     assert len(log.read_bytes().splitlines()) == 3
     with log.open("ab") as file:
         file.write(broken)
@@ -232,7 +232,7 @@ def test_a_killed_gate_goes_on_after_its_last_whole_batch(
     done = [event["done"] for event in _events(tmp_path / "killed", "progress")]
     assert done == sorted(done)
     assert done[-1] == len(CHAINS) * 5
-    assert len(_events(tmp_path / "killed", "metrics")) == 1
+    assert len(_events(tmp_path / "killed", "metrics")) == 2  # the look's, and the rest
     warned = [event["message"] for event in _events(tmp_path / "killed", "warning")]
     assert any("not a whole batch" in message for message in warned) == bool(broken)
 

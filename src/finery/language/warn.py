@@ -16,7 +16,7 @@ from finery.schemas.gate import GateStage
 from finery.schemas.grpo import GrpoStage
 from finery.schemas.merge import Member, MergeStage
 from finery.schemas.promote import PromoteStage, metric_parts
-from finery.schemas.reference import StageRef, parse_reference
+from finery.schemas.reference import StageRef, parse_reference, uses
 from finery.schemas.rewards import Reward
 
 FEW_PROMPTS = 30
@@ -35,6 +35,7 @@ def warnings(stages: Stages) -> list[Problem]:
 
 
 def _of(config: Stage, stages: Stages) -> Iterator[tuple[str, str]]:
+    yield from _half_known(config, stages)
     gate = _gate(config, stages)
     if gate is not None and getattr(config, "model", None) != gate.model:
         yield "gate", f"it measures {gate.model}, but this stage trains {config.model}"  # type: ignore[attr-defined]
@@ -42,7 +43,6 @@ def _of(config: Stage, stages: Stages) -> Iterator[tuple[str, str]]:
         if gate is not None:
             yield from _unlike(config, gate)
         yield from _band(config, stages)
-        yield from _half_known(config, stages)
     if isinstance(config, GateStage):
         yield from _few(config, stages)
     if isinstance(config, PromoteStage):
@@ -120,15 +120,16 @@ def _band(config: GrpoStage, stages: Stages) -> Iterator[tuple[str, str]]:
         )
 
 
-def _half_known(config: GrpoStage, stages: Stages) -> Iterator[tuple[str, str]]:
-    """Difficulty that starts from a gate which stops as soon as it is sure."""
-    source = _stage((config.difficulty.start or "").split(".")[0] or None, stages)
-    if isinstance(source, GateStage) and source.samples is None:
-        yield (
-            "difficulty.start",
-            f"{config.difficulty.start} knows the prompts that the gate drew before it was sure, which may be few; "
-            f"for all of them give the gate samples: {source.samples_per_prompt}",
-        )
+def _half_known(config: Stage, stages: Stages) -> Iterator[tuple[str, str]]:
+    """Pass rates of a gate that stops as soon as it is sure."""
+    for use in uses(config):
+        gate = _stage(use.text, stages)
+        if use.text.endswith(".difficulty") and isinstance(gate, GateStage) and gate.samples is None:
+            yield (
+                use.field,
+                f"{use.text} knows the prompts that the gate drew before it was sure, which may be few; for all of "
+                f"them give the gate samples: {gate.samples_per_prompt}",
+            )
 
 
 def _outside(n: float, low: float, high: float) -> bool:

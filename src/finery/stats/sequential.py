@@ -16,6 +16,8 @@ from finery.stats.passk import pass_at_k
 
 BLOCKS = 6
 """Looks at the first round, one after each part of the prompts."""
+LOOK_RESAMPLES = 20_000
+"""Of an interval that a look is read from: its limits lie far out."""
 FEWEST = 25
 """Prompts before the first look: intervals over fewer are not to be trusted at the levels that a look is read at."""
 

@@ -150,12 +150,14 @@ def check_shared(ranks: Ranks, model: Any) -> None:
     Raises:
         StageError: it does not, and each process would go its own way.
     """
+    if ranks.count == 1:
+        return
     from torch.distributed.fsdp import FSDPModule
     from torch.nn.parallel import DistributedDataParallel
 
     wrappers: dict[str, type] = {"ddp": DistributedDataParallel, "fsdp": FSDPModule}
     wanted = wrappers.get(ranks.strategy)
-    if ranks.count > 1 and wanted is not None and not isinstance(model, wanted):
+    if wanted is not None and not isinstance(model, wanted):
         raise StageError(
             f"launch: the model is a {type(model).__name__} and no {wanted.__name__}, so that {ranks.count} processes "
             "would train a model each; nothing was trained. This is finery's mistake: please report it"

@@ -5,15 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from finery.contract import StageContext
 from finery.errors import InputError, StageError
-from finery.schemas.training import Lora, Quantization
+from finery.schemas.training import Lora
 from finery.training.added_tokens import complete_head, trained_rows
 from finery.training.arguments import lora_config
 from finery.training.folders import adapter_base, adapter_quantization
 from finery.training.quantize import quantization_record
+
+if TYPE_CHECKING:
+    from finery.schemas.dpo import DpoStage
+    from finery.schemas.grpo import GrpoStage
+    from finery.schemas.sft import SftStage
 
 _SHOWN = 30
 
@@ -40,26 +45,27 @@ def new_adapter(model: Any, lora: Lora, *, seed: int, token_ids: Sequence[int] =
     return made
 
 
-def sits_on(
-    folder: Path, lora: Lora | None, quantization: Quantization | None, dtype: str, context: StageContext
-) -> dict[str, Any]:
+def sits_on(model: Any, config: SftStage | DpoStage | GrpoStage, folder: Path, context: StageContext) -> dict[str, Any]:
     """What model.json says of a trained adapter: the model it sits on, and how that was quantized.
 
     Args:
+        model: as trained.
+        config: `lora` is given for a new adapter; without it the one in `folder` was trained further, on its base.
         folder: the stage's input `model`.
-        lora: given for a new adapter; without it the one in `folder` was trained further and keeps its base.
-        quantization, dtype: the stage's.
 
     Returns:
-        `{base, quantization}`, as `publish_model` takes them.
+        `{base, quantization}`, as `publish_model` takes them; {} of a model that is no adapter.
 
     Raises:
         InputError: `folder` is an adapter that does not say what it sits on.
     """
+    if not hasattr(model, "peft_config"):
+        return {}
     given = {"digest": context.input_digests.get("model", ""), "ref": context.input_refs.get("model", "")}
-    if lora is None:
+    if config.lora is None:
         return {"base": adapter_base(folder, **given), "quantization": adapter_quantization(folder)}
-    return {"base": given, "quantization": quantization_record(quantization, dtype) if quantization else None}
+    record = quantization_record(config.quantization, config.dtype) if config.quantization else None
+    return {"base": given, "quantization": record}
 
 
 def check_targets(model: Any, lora: Lora) -> None:
@@ -95,8 +101,7 @@ def _chosen(lora: Lora, modules: dict[str, Any], model: Any) -> list[str]:
     """The modules that `target_modules` names, by peft's rules (tuners_utils.check_target_module_exists)."""
     wanted = lora.target_modules
     if wanted == "all-linear":
-        head = model.get_output_embeddings()
-        if not any(_takes_adapter(module) and module is not head for module in modules.values()):
+        if not _linear(model):
             raise InputError(f"lora.target_modules: {_names(model)}")
         return []
     if isinstance(wanted, list):
@@ -122,9 +127,7 @@ def _by_name(lora: Lora, model: Any) -> Lora:
     """all-linear as a list of names where layers are chosen: peft takes `layers_to_transform` with a list alone."""
     if lora.target_modules != "all-linear" or lora.layers_to_transform is None:
         return lora
-    head = model.get_output_embeddings()
-    linear = [name for name, module in model.named_modules() if _takes_adapter(module) and module is not head]
-    return lora.model_copy(update={"target_modules": sorted({_leaf(name) for name in linear})})
+    return lora.model_copy(update={"target_modules": sorted({_leaf(name) for name in _linear(model)})})
 
 
 def _check_saved(lora: Lora, modules: dict[str, Any], chosen: Iterable[str], tied: bool, model: Any) -> None:
@@ -172,6 +175,12 @@ def _takes_adapter(module: Any) -> bool:
     return isinstance(module, torch.nn.Linear | Conv1D)
 
 
+def _linear(model: Any) -> list[str]:
+    """The names of the linear layers, the head left out."""
+    head = model.get_output_embeddings()
+    return [name for name, module in model.named_modules() if _takes_adapter(module) and module is not head]
+
+
 def _layers(model: Any) -> int:
     return int(model.config.get_text_config().num_hidden_layers)
 
@@ -182,8 +191,7 @@ def _leaf(name: str) -> str:
 
 def _names(model: Any) -> str:
     """The names an adapter can be asked for by, the numbers of layers left out."""
-    head = model.get_output_embeddings()
-    full = [name for name, module in model.named_modules() if _takes_adapter(module) and module is not head]
+    full = _linear(model)
     short = list(dict.fromkeys(_leaf(name) for name in full))
     if not full:
         return f"a {type(model).__name__} has no linear layers"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from finery.stats.sequential import Look, goes_on, looks
+from finery.stats.sequential import Look, goes_on
 from finery.training.measure import Draw, Judged
 
 Judge = Callable[[Sequence[int], Draw, str], list[list[Judged]]]
@@ -24,8 +25,8 @@ class Drawn:
 
     completions: list[list[Judged]]
     rounds: list[list[int]]
-    level: float
-    looks: int = 1
+    level: float = math.nan
+    looks: int = 0
 
     def counts(self, row: int) -> tuple[int, int]:
         """How many completions were judged, and how many of them solved."""
@@ -42,28 +43,21 @@ class Drawn:
         self.rounds[row].append(sum(one.solved is not None for one in completions))
 
 
-def draw_at_once(rows: int, draw: Draw, judge: Judge, *, confidence: float) -> Drawn:
-    """The fixed design: `draw.n` completions of every row, and one look."""
-    drawn = Drawn([[] for _ in range(rows)], [[] for _ in range(rows)], confidence)
-    for row, completions in enumerate(judge(range(rows), draw, "sampled")):
-        drawn.take(row, completions)
-    return drawn
-
-
 def draw_in_rounds(
-    ids: Sequence[str], draw: Draw, judge: Judge, *, k: int, confidence: float, settled: Callable[[Drawn], bool]
+    ids: Sequence[str], plan: Sequence[Look], draw: Draw, judge: Judge, *, k: int, settled: Callable[[Drawn], bool]
 ) -> Drawn:
-    """Rounds as `finery.stats.sequential.looks` has them, of rows in an order of the seed's, until `settled` says so.
+    """Draw what each look of the plan asks for, of rows in an order of the seed's, until `settled` says so.
 
     Args:
         ids: of the rows, distinct.
-        draw: `n` is the most completions for a row.
+        plan: as `finery.stats.sequential.looks` makes it; a fixed design is a plan of one look.
+        draw: how; `n` and `first` are each round's own.
         k: the largest k of pass@k.
-        confidence: of all looks together; what `settled` is given says at which level this look is read.
+        settled: given what is drawn so far, and in it the level at which this look is read.
     """
-    drawn = Drawn([[] for _ in ids], [[] for _ in ids], confidence)
+    drawn = Drawn([[] for _ in ids], [[] for _ in ids])
     order = sorted(range(len(ids)), key=lambda row: hashlib.sha256(f"{draw.seed}/{ids[row]}".encode()).digest())
-    for number, look in enumerate(looks(len(ids), k, draw.n, 1 - confidence)):
+    for number, look in enumerate(plan):
         wanted = [row for row in order[: look.prompts] if _lacks(drawn, row, look, k)]
         if wanted:
             first = len(drawn.completions[wanted[0]])  # the same for all: a round is of new rows, or of all old ones
